@@ -1,0 +1,135 @@
+// Device, Buffer, Stream, Event: where ops run and where their memory lives.
+//
+// Every op is enqueued on a Stream. The host may read a result only after sync() or a completed Event. A CPU stream runs
+// its work inline; in deferred mode (tests) it records the work and runs it late, interleaved with the other streams of
+// the device in a seeded order that only Events constrain, so that a missing wait gives a wrong result without a GPU.
+// Contract errors return at the call; an error of the work itself sticks to the stream and returns at sync().
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/pool.h"
+#include "base/status.h"
+#include "kernels/tensor.h"
+
+namespace llmops {
+
+// What memory is for; peaks are kept per category.
+enum class Category : uint8_t { weights, grads, optim, saved, transient, workspace, comm, kv, staging, kCount };
+std::string_view name_of(Category category);
+
+class Device;
+struct OpTable;
+
+// Owns device memory. Move-only; must not outlive its Device.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer();
+
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  Category category() const { return category_; }
+  template <class T>
+  T* as() const { return static_cast<T*>(data_); }
+  // A dense view of the first elements; the caller asks for no more than bytes() (checked, aborts otherwise).
+  TensorView view(DType dtype, std::initializer_list<int64_t> dims, int64_t byte_offset = 0) const;
+
+ private:
+  friend class Device;
+  Device* device_ = nullptr;
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+  Category category_ = Category::workspace;
+};
+
+class Stream;
+
+// A point in a stream's work. Copyable handle.
+class Event {
+ public:
+  Event() = default;
+  bool complete() const;  // true for a default-constructed Event
+
+ private:
+  friend class Stream;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+class Stream {
+ public:
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream();
+
+  Device& device() const { return device_; }
+  // Adds work; `what` (op and shape) is the place named when it fails. Inline mode runs it now; once a stream has
+  // failed, later work is dropped and sync() returns the first error.
+  void enqueue(std::function<Status()> work, const char* what);
+  Event record();
+  void wait(const Event& event);
+  // Waits until all work so far is done; the first error of the stream, if any. deadline_s <= 0: no deadline.
+  Status sync(double deadline_s = 0);
+  // Scratch for one op at a time, 64-byte aligned, valid until the next call. Grows when a larger size is asked for, so a
+  // repeated step allocates nothing.
+  Result<void*> workspace(int64_t bytes);
+
+ private:
+  friend class Device;
+  explicit Stream(Device& device);
+  Device& device_;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+enum class DeviceKind : uint8_t { cpu, cuda };
+// Which instruction set the cpu table uses. `best` = the best one found at run time; the others force a path for tests.
+enum class Isa : uint8_t { best, baseline, avx2, avx512, avx512_bf16 };
+std::string_view name_of(Isa isa);
+Isa isa_best();           // never Isa::best
+bool isa_runs(Isa isa);   // can this CPU execute it?
+
+// One per rank.
+class Device {
+ public:
+  struct Options {
+    int threads = 1;
+    bool reference = false;        // use the ref table (plain loops in double: the oracle)
+    Isa isa = Isa::best;
+    uint64_t deferred_seed = 0;    // != 0: deferred test mode with this order
+  };
+  static Result<std::unique_ptr<Device>> open_cpu(const Options& options);
+  ~Device();
+
+  DeviceKind kind() const;
+  DeviceId id() const;
+  Isa isa() const;
+  Pool& pool();
+  const OpTable& ops() const;
+
+  // 64-byte aligned, zero-filled. Code::io when memory is out, with the category and the sizes in use.
+  Result<Buffer> alloc(int64_t bytes, Category category);
+  // Counts memory that came from elsewhere (a shared segment) in the peaks.
+  void note_external(Category category, int64_t bytes);
+  int64_t bytes_in_use(Category category) const;
+  int64_t bytes_peak(Category category) const;
+
+  Stream& compute();                       // the default stream
+  std::unique_ptr<Stream> new_stream();
+
+ private:
+  Device();
+  friend class Buffer;
+  friend class Stream;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace llmops
