@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <type_traits>
 
-#include "kernels/dtype.h"
+#include "base/dtype.h"
 
 namespace llmops {
 
