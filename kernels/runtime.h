@@ -51,13 +51,15 @@ class Buffer {
 
 class Stream;
 
-// A point in a stream's work. Copyable handle.
+// A point in a stream's work. Copyable handle. When the stream failed before it, the event completes and hands the failure
+// to every stream that waits for it.
 class Event {
  public:
   Event() = default;
   bool complete() const;  // true for a default-constructed Event
 
  private:
+  friend class Device;
   friend class Stream;
   struct State;
   std::shared_ptr<State> state_;
@@ -71,7 +73,7 @@ class Stream {
 
   Device& device() const { return device_; }
   // Adds work; `what` (op and shape) is the place named when it fails. Inline mode runs it now; once a stream has
-  // failed, later work is dropped and sync() returns the first error.
+  // failed, later work is dropped and sync() returns the first error. A stream is used by one host thread at a time.
   void enqueue(std::function<Status()> work, const char* what);
   Event record();
   void wait(const Event& event);
@@ -84,6 +86,9 @@ class Stream {
  private:
   friend class Device;
   explicit Stream(Device& device);
+  void run(const std::function<Status()>& work, std::string_view what);
+  bool ready() const;  // deferred mode: the oldest item may run now
+  void run_oldest();
   Device& device_;
   struct State;
   std::unique_ptr<State> state_;
@@ -127,7 +132,10 @@ class Device {
  private:
   Device();
   friend class Buffer;
+  friend class Event;
   friend class Stream;
+  void release(const Buffer& buffer);
+  bool run_one();  // deferred mode: runs one item of a stream drawn by the seed; false when nothing can run
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -1,0 +1,45 @@
+// What the pieces of the runtime share; nobody outside kernels/*.cpp includes it.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <optional>
+
+#include "kernels/runtime.h"
+
+namespace llmops {
+
+struct Event::State {
+  Device* device;
+  std::atomic<bool> done = false;
+  Status failure;  // written before `done`
+};
+
+struct Stream::State {
+  struct Item {
+    enum class Kind : uint8_t { work, record, wait } kind;
+    std::function<Status()> work;
+    std::string what;
+    Event event;
+  };
+  std::deque<Item> queue;  // deferred mode only
+  Status failure;
+  Buffer workspace;
+};
+
+constexpr size_t kCategories = static_cast<size_t>(Category::kCount);
+
+struct Device::State {
+  Options options;
+  const OpTable* ops = nullptr;
+  std::optional<Pool> pool;
+  std::mutex memory;  // guards the two arrays: snapshots are freed by writer threads
+  int64_t in_use[kCategories] = {};
+  int64_t peak[kCategories] = {};
+  std::vector<Stream*> streams;
+  uint64_t draws = 0;
+  std::unique_ptr<Stream> compute;
+};
+
+}  // namespace llmops

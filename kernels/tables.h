@@ -1,0 +1,11 @@
+// The op tables of the host. `cpu` is one table per instruction set (kernels/cpu/vec.h).
+#pragma once
+
+#include "kernels/ops.h"
+
+namespace llmops {
+
+const OpTable& op_table_ref();
+const OpTable& op_table_cpu(Isa isa);  // isa != Isa::best
+
+}  // namespace llmops
