@@ -34,6 +34,11 @@ class Fs {
   virtual int mkdirat(int dir, const char* path, mode_t mode);
   virtual int unlinkat(int dir, const char* path, int flags);
   virtual int fstat(int fd, struct stat* out);
+  virtual int list(int dir, std::vector<std::string>* names);  // all entries but . and .., in no order
+
+ protected:
+  // openat_beneath where the kernel has no openat2 (or a seccomp filter hides it): each component by itself, O_NOFOLLOW.
+  int walk_beneath(int dir, const char* path, int flags);
 };
 Fs& real_fs();
 
@@ -52,7 +57,7 @@ class File {
   Result<int64_t> size() const;
   // Exactly `out.size()` bytes at `offset`: a short file is Code::invalid ("truncated").
   Status read_at(int64_t offset, std::span<std::byte> out) const;
-  // Up to out.size() bytes from the current position; 0 at the end.
+  // Up to out.size() bytes from the current position; 0 at the end. Code::interrupted when a signal asked us to stop.
   Result<size_t> read_some(std::span<std::byte> out) const;
   Status close();
 
@@ -77,7 +82,8 @@ class Dir {
   // Code::invalid; a missing file is Code::io.
   Result<File> open_file(std::string_view relative) const;
   Result<Dir> open_dir(std::string_view relative) const;
-  bool exists(std::string_view relative) const;
+  Result<Dir> reopen() const;                    // a second handle on the same folder
+  bool exists(std::string_view relative) const;  // of any kind, a symlink too
   Result<std::vector<std::string>> list() const;  // sorted names, without . and ..
   Status sync() const;
   Status rename(std::string_view from, std::string_view to) const;
@@ -91,9 +97,12 @@ class Dir {
 };
 
 // Writes a file so that under its final name there is either the old content or the whole new one. Hashes while writing.
-// A failed fsync is final: the temporary file is removed. Destruction without commit() removes it too.
+// Any failure is final: the temporary file is removed at once, and later calls return the same error. Destruction without
+// commit() removes it too. Only a failed fsync of the directory, the last step, leaves the new content in place: it is
+// whole, but a crash of the machine may bring the old one back.
 class DurableFile {
  public:
+  // bytes_expected > 0 reserves the space, so that a full disk is found before the work is done.
   static Result<DurableFile> create(const Dir& dir, std::string_view name, int64_t bytes_expected = 0);
   DurableFile(DurableFile&&) noexcept;
   ~DurableFile();
@@ -105,21 +114,27 @@ class DurableFile {
   Result<Hash128> commit(bool sync_dir = true);
 
  private:
-  DurableFile() = default;
-  Fs* fs_ = nullptr;
-  int dir_fd_ = -1;
-  std::string dir_path_, name_, temp_name_;
-  int fd_ = -1;
+  DurableFile(Dir folder, std::string name, int64_t bytes_expected);
+  Status open_temp();
+  Status fail(Status status);  // removes the temporary file and remembers the status
+  std::string path() const;
+
+  std::unique_ptr<Dir> folder_;
+  std::string name_, temp_name_;
+  File temp_;
+  int64_t bytes_expected_ = 0;
   int64_t bytes_ = 0;
   std::unique_ptr<Hasher> hasher_;
+  Status failure_;
 };
 
 // The whole file; "-" reads stdin. Code::invalid when it is longer than bytes_max.
 Result<std::string> read_file(const std::string& path, int64_t bytes_max = int64_t{1} << 30);
+// Through a DurableFile; a symlink keeps pointing to the file it names, and a device or pipe is simply written to.
 Status write_file_durable(const std::string& path, std::string_view content);
 // Free bytes of the file system that holds `path` (or its nearest existing parent).
 Result<int64_t> free_bytes(const std::string& path);
-// "FILE: cannot open: No such file or directory": Code::io with errno's text.
+// errno_status("FILE", "open", ENOENT) is "FILE: cannot open: No such file or directory", Code::io.
 Status errno_status(const std::string& object, const char* what, int error);
 
 }  // namespace llmops

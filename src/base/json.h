@@ -1,5 +1,5 @@
 // JSON in and out. The reader (nlohmann's SAX parser, included by json.cpp alone) guards depth and duplicate keys and keeps
-// integers exact; the writer prints the shortest text that reads back to the same number, keeps key order, and writes
+// integers of 64 bits exact (larger ones become doubles); the writer prints the shortest text that reads back to the same number, keeps key order, and writes
 // valid UTF-8 always.
 #pragma once
 
@@ -49,12 +49,14 @@ class Json {
 
   const Json* find(std::string_view key) const;  // nullptr: absent, or not an object
   Json& operator[](std::string_view key);        // object (or null) only: finds or appends
+  Json& append(std::string key, Json value);     // object (or null) only: a key known to be new, without the search
   void push_back(Json item);                     // array (or null) only
 
   // Compact, or indented by `indent` spaces. Non-finite doubles are written as null.
   std::string dump(int indent = -1) const;
 
  private:
+  friend struct JsonWriter;
   std::variant<std::monostate, bool, int64_t, uint64_t, double, std::string, Array, Object> value_;
 };
 
