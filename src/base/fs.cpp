@@ -55,19 +55,23 @@ int Fs::walk_beneath(int dir, const char* path, int flags) {
     const size_t slash = rest.find('/');
     const std::string part(rest.substr(0, slash));
     if (part == "..") return leave(EXDEV);
-    const bool last = slash == std::string_view::npos;
-    // O_PATH opens a symlink itself, so that it can be told from a missing folder.
-    const int next = openat(at, part.c_str(), last ? flags | O_NOFOLLOW : O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+    // O_PATH opens a symlink itself: refused here, whatever it points to.
+    const int next = openat(at, part.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
     if (next == -1) return leave(errno);
-    if (at != dir) close(at);
-    if (last && !(flags & O_PATH)) return next;
-    at = next;
     struct stat status;
-    if (fstat(at, &status) != 0) return leave(errno);
-    if (S_ISLNK(status.st_mode)) return leave(ELOOP);
-    if (last) return at;
-    if (!S_ISDIR(status.st_mode)) return leave(ENOTDIR);
-    rest.remove_prefix(slash + 1);
+    const int error = fstat(next, &status) != 0 ? errno : S_ISLNK(status.st_mode) ? ELOOP : 0;
+    if (error == 0 && slash != std::string_view::npos) {
+      if (at != dir) close(at);
+      at = next;
+      rest.remove_prefix(slash + 1);
+      continue;
+    }
+    close(next);
+    if (error != 0) return leave(error);
+    const int opened = openat(at, part.c_str(), flags | O_NOFOLLOW, 0);
+    if (opened == -1) return leave(errno);
+    if (at != dir) close(at);
+    return opened;
   }
 }
 
