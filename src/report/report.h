@@ -87,14 +87,22 @@ class ReportWriter {
   Status write(const Report& whole);       // begin, every row, end
 
  private:
-  Status line(const Json& object);
-  Status tail(const Report& rest);
-  std::string table_line(const std::vector<std::string>& cells, bool header) const;
+  bool for_people() const { return format_ == Format::table || format_ == Format::md; }
+  Status header(const Json& first);
+  Status tail_json(const Report& rest);
+  Status tail_people(const Report& rest);
+  Status csv_summary(const Report& rest);
+  std::string table_line(const std::vector<std::string>& cells, const Json* record) const;
+
   Output& out_;
   Format format_;
   bool colour_;
-  std::vector<Column> columns_;
+  bool has_rows_ = false;         // a list of results belongs to this report, though it may be empty
+  bool has_header_ = false;
+  std::vector<Column> declared_;  // of row()
+  std::vector<Column> columns_;   // shown: all for machines, those with a title for people
   std::vector<int> widths_;
+  std::vector<bool> right_;
   int64_t rows_ = 0;
 };
 
