@@ -1,7 +1,7 @@
 // Training data: any number of files become one stream of tokens, and a sample is a window of it.
 //
-// Read are: text and jsonl (plain, .gz, .zst or "-"), llm.c shards (magic 20240520 v1, 20240801 v7), nanoGPT's raw uint16,
-// Megatron's .bin + .idx. Text is tokenised into memory; token files stay on disk and are read window by window.
+// Read are: text and jsonl (plain, .gz, .zst or "-"), llm.c shards (magic 20240520 v1, 20240801 v7), nanoGPT's raw
+// uint16, Megatron's .bin + .idx. Text is tokenised into memory; token files stay on disk and are read by windows.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@
 
 namespace llmops {
 
-// detect: *.idx, or *.bin or a prefix with an .idx beside it: megatron. First word an llm.c magic: llmc. *.jsonl, *.ndjson
-// (before .gz, .zst): jsonl. *.bin of even size with a NUL in its first 64 KiB: u16. No NUL there: text. Else an error.
+// detect: *.idx, or *.bin or a prefix with an .idx beside it: megatron. First word an llm.c magic: llmc. *.jsonl and
+// *.ndjson (before .gz, .zst): jsonl. No NUL in the first 64 KiB: text. *.bin of even size: u16. Else an error.
 enum class DataFormat : uint8_t { detect, text, jsonl, llmc, u16, megatron };
 std::string_view data_format_name(DataFormat format);
 Result<DataFormat> parse_data_format(std::string_view name);  // Code::usage with the names
 
 struct DataOptions {
   // Files, folders (their files in sorted order, hidden ones left out), glob patterns, or "-".
-  // In a folder, token files named val.bin, *_val.bin or *_val_*.bin are the validation set, unless val_paths are given.
+  // In a folder, files named val.bin, *_val.bin or *_val_*.bin are the validation set, or left out with val_paths.
   std::vector<std::string> paths;
   std::vector<std::string> val_paths;
   // Without validation files: the last part of the stream validates (train = first floor(tokens * (1 - val_fraction))).
@@ -44,9 +44,9 @@ class Corpus {
   // `tokenizer`, when given (a resumed or fine-tuned run has one), is used in place of options.tokenizer.
   // An empty file is Code::invalid, a missing one Code::io; every token is checked against the vocabulary.
   static Result<Corpus> open(const DataOptions& options, const std::optional<Tokenizer>& tokenizer = std::nullopt);
-  // For ranks on one host: the parent saves the corpus to a memory file, each rank loads it from there, and the data (or
-  // stdin) is read and tokenised once. `fd` must be seekable; load keeps its own duplicate.
-  Status save_to(int fd) const;
+  // For ranks on one host: the parent saves the corpus to a memory file and each rank loads it from there, so the data
+  // (or stdin) is read and tokenised once. `fd` must be seekable; load keeps its own duplicate.
+  Status save_to(int fd) const;  // token files are named, not copied
   static Result<Corpus> load_from(int fd);
   Corpus(Corpus&&) noexcept;
   Corpus& operator=(Corpus&&) noexcept;
@@ -58,7 +58,7 @@ class Corpus {
   int64_t tokens(Split split) const;
   // Where documents start in the split, ascending; empty when the format does not say (llmc, u16).
   const std::vector<int64_t>& document_starts(Split split) const;
-  // XXH3-128 of the tokens of both splits, their sizes and the vocabulary's: the same however the data was stored.
+  // XXH3-128 of the sizes and the tokens of both splits: the same however the data was stored or packed.
   Hash128 fingerprint() const;
   int64_t files() const;
   int64_t memory_bytes() const;  // held in memory (0 for token files)
@@ -76,8 +76,8 @@ class Corpus {
 // Which window is sample i: a function of (seed, i) alone, so any number of ranks goes on with the same samples and the
 // data position of a checkpoint is one integer, the samples seen so far.
 //
-// An epoch is windows_per_epoch() windows of seq + 1 tokens that lie seq apart (the last token of one is the first of the
-// next, as input and as target) from a start drawn per epoch, in an order drawn per epoch.
+// An epoch is windows_per_epoch() windows of seq + 1 tokens that lie seq apart (the last target of one is the first
+// input of the next) from a start drawn per epoch, in an order drawn per epoch.
 class SampleOrder {
  public:
   // Code::invalid when `tokens` cannot hold one window.

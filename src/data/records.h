@@ -16,8 +16,8 @@ namespace llmops {
 class LineReader {
  public:
   LineReader(Input input, size_t line_bytes_max) : input_(std::move(input)), line_bytes_max_(line_bytes_max) {}
-  // False at the end. The view is valid until the next call. A longer line is skipped, its first bytes are in `*line` and
-  // *too_long is set.
+  // False at the end. The view is valid until the next call. Of a longer line `*line` has the first line_bytes_max bytes,
+  // *too_long is set and the rest is skipped.
   Result<bool> next(std::string_view* line, bool* too_long);
   int64_t line_number() const { return line_number_; }  // of the line last returned, from 1
   const Input& input() const { return input_; }
@@ -40,7 +40,7 @@ struct RecordOptions {
 
 struct Record {
   int64_t line = 0;  // from 1
-  Status status;     // not ok: "FILE:LINE: what was found"; json is null then
+  Status status;     // not ok: "FILE:LINE: what was found", and json is null
   Json json;         // an object
 };
 
@@ -59,7 +59,7 @@ class RecordReader {
   int64_t records_ = 0, malformed_ = 0;
 };
 
-// One line as a JSON object. Errors say "column N: ..." without a file name.
+// One line as a JSON object. Errors name neither file nor line.
 Result<Json> parse_record(std::string_view line, const RecordOptions& options);
 
 }  // namespace llmops

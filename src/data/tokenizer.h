@@ -33,8 +33,8 @@ class Tokenizer {
   // nanoGPT's rule: the sorted code points of the text. Code::invalid when it is empty or no valid UTF-8.
   static Result<Tokenizer> characters_of(std::string_view text);
   static Result<Tokenizer> from_characters(std::vector<uint32_t> code_points);  // any order, repeats are an error
-  // What --tokenizer takes: "byte"; a tokenizer.json; a vocab.json (merges.txt beside it); a folder that holds one of the
-  // two. Each file may be .gz or .zst. ("char" needs the data: Corpus::open makes that one.)
+  // What --tokenizer takes: "byte"; a tokenizer.json; a vocab.json (merges.txt beside it); a folder that holds one of
+  // the two. Each file may be .gz or .zst. ("char" needs the data: Corpus::open makes that one.)
   static Result<Tokenizer> load(const std::string& spec);
   static Result<Tokenizer> load_gpt2(const std::string& vocab_path, const std::string& merges_path);
   // Contents rather than paths; `object` is named in messages.
@@ -79,13 +79,16 @@ class Encoder {
   size_t safe_cut(std::string_view text) const;
 
  private:
+  Status append_around(std::string_view text, std::vector<int32_t>& out, Specials specials, bool normalized);
+  Status append_words(std::string_view text, std::vector<int32_t>& out);
+
   struct Cache;
   std::shared_ptr<const Tokenizer::Tables> tables_;
   std::unique_ptr<Cache> cache_;
 };
 
-// Turns ids into text as they come: what push() returned so far is always whole characters of valid UTF-8. Bytes that may
-// be the start of a character are held back; bytes that cannot be become U+FFFD.
+// Turns ids into text as they come: what push() returned so far is always whole characters of valid UTF-8. Bytes that
+// may be the start of a character are held back; bytes that cannot be become U+FFFD.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
