@@ -22,7 +22,9 @@ constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kMapBytesMin = int64_t{256} << 10;  // below this the heap is cheaper than a mapping
 
 bool is_mapped(int64_t bytes) { return bytes >= kMapBytesMin; }
-int64_t padded(int64_t bytes) { return round_up(std::max<int64_t>(bytes, 1), is_mapped(bytes) ? 4096 : kAlign); }
+int64_t padded(int64_t bytes) {
+  return round_up(std::max<int64_t>(bytes, 1), is_mapped(bytes) ? 4096 : kAlign);
+}
 
 // Pages of a fresh mapping are zero and cost nothing until touched. Large ones start on a 2 MiB boundary, where the kernel
 // can back them with huge pages: the weights of a matmul miss the TLB less.
@@ -121,8 +123,9 @@ Result<Buffer> Device::alloc(int64_t bytes, Category category) {
     for (size_t i = 0; i < kCategories; ++i)
       if (const int64_t used = bytes_in_use(Category(i)); used > 0)
         sizes += fmt::format("{}{} {}", sizes.empty() ? "" : ", ", name_of(Category(i)), format_bytes(used));
-    return io_error(fmt::format("out of memory: {} needs {} more; in use: {}. Use a smaller batch or model, or more ranks",
-                                name_of(category), format_bytes(bytes), sizes.empty() ? "nothing" : sizes));
+    return io_error(fmt::format(
+        "out of memory: {} needs {} more; in use: {}. Use a smaller batch or model, or more ranks", name_of(category),
+        format_bytes(bytes), sizes.empty() ? "nothing" : sizes));
   }
   Buffer buffer;
   buffer.device_ = this;
