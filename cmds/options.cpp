@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 
 #include "base/text.h"
 
@@ -35,13 +36,23 @@ Option& bind(Option& option, Field* field, Parse parse, Show show) {
   return option;
 }
 
+// Limits that a person would hit; the ends of a type's range are not told.
+template <class T>
+std::string limits_text(T min, T max) {
+  const bool has_min = min > std::numeric_limits<T>::lowest(), has_max = max < std::numeric_limits<T>::max();
+  const std::string low = Json(min).dump(), high = Json(max).dump();
+  return has_min && has_max ? low + " to " + high : has_min ? "at least " + low : has_max ? "at most " + high : "";
+}
+
 template <class Field>
 Option& bind_integer(Option& option, Field* field, int64_t min, int64_t max) {
+  option.limits = max < std::numeric_limits<int>::max() ? limits_text(min, max) : limits_text(min, std::numeric_limits<int64_t>::max());
   return bind(option, field, [min, max](std::string_view text) { return parse_int(text, min, max); },
               [](const Json& value) { return value.dump(); });
 }
 template <class Field>
 Option& bind_real(Option& option, Field* field, double min, double max) {
+  option.limits = limits_text(min, max);
   return bind(option, field, [min, max](std::string_view text) { return parse_double(text, min, max); },
               [](const Json& value) { return value.dump(); });
 }
@@ -52,6 +63,13 @@ Option& bind_bytes(Option& option, Field* field) {
 template <class Field>
 Option& bind_duration(Option& option, Field* field) {
   return bind(option, field, parse_duration, [](const Json& value) { return format_duration(value.as_double()); });
+}
+Option& bind_path(Option& option, std::string* field) {
+  auto parse = [](std::string_view text) -> Result<std::string> {
+    if (text.empty()) return usage_error("found an empty path, expected a name");
+    return std::string(text);
+  };
+  return bind(option, field, parse, [](const Json& value) { return value.as_string(); });
 }
 template <class Field>
 Option& bind_text(Option& option, Field* field) {
@@ -148,7 +166,7 @@ Option& OptionTable::text(std::string name, std::optional<std::string>* field, s
   return bind_text(add(std::move(name), OptionType::text, "TEXT", std::move(help)), field);
 }
 Option& OptionTable::path(std::string name, std::string* field, std::string help) {
-  return bind_text(add(std::move(name), OptionType::path, "PATH", std::move(help)), field);
+  return bind_path(add(std::move(name), OptionType::path, "PATH", std::move(help)), field);
 }
 Option& OptionTable::list(std::string name, std::vector<std::string>* field, std::string help) {
   return bind_list(add(std::move(name), OptionType::list, "TEXT", std::move(help)), field);
@@ -170,7 +188,7 @@ Option& OptionTable::argument(std::string metavar, std::string* field, std::stri
 Option& OptionTable::optional_argument(std::string metavar, std::string* field, std::string help) {
   Option& option = add(with_case(metavar, '-', std::tolower), OptionType::path, metavar, std::move(help));
   option.is_argument = true;
-  return bind_text(option, field);
+  return bind_path(option, field);
 }
 Option& OptionTable::arguments(std::string metavar, std::vector<std::string>* field, std::string help) {
   Option& option = add(with_case(metavar, '-', std::tolower), OptionType::path, metavar, std::move(help));

@@ -31,6 +31,7 @@ struct Option {
   std::string section;   // heading in --help and the man page
   std::string metavar;   // "N", "FILE"
   std::string standard;  // the default as people read it; empty: none
+  std::string limits;    // "1 to 8", "at least 1"; empty: none worth telling
   std::vector<std::string> choices;
   bool is_argument = false;  // positional
   bool is_many = false;      // takes several values
@@ -49,6 +50,7 @@ struct Option {
   Option& otherwise(std::string text) { return standard = std::move(text), *this; }  // words for the default
   Option& required() { return is_required = true, *this; }
 
+  bool takes_value() const { return type != OptionType::flag && type != OptionType::count; }
   std::string key() const;   // "max_tokens"
   std::string flag() const;  // "--max-tokens", or "DIR" of an argument: how messages name it
 };
