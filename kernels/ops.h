@@ -239,9 +239,11 @@ struct AdamwArgs {
   int64_t step;             // 1-based
 };
 
-// ids[n] i32 = next token of each row of logits. temperature[n] f32: 0 = greedy (first of equal maxima). Else softmax of
-// logits / temperature, cut to the top_k[n] largest (0 = all), then to the smallest set whose probability reaches top_p[n]
-// (1 = all), and drawn with philox4x32(key[n], position[n], 0). Ties in the cut are kept in order of the token id.
+// ids[n] i32 = next token of each row of logits. temperature[n] f32: 0 = greedy (first of equal maxima). Else token i weighs
+// w[i] = e^((logit[i] - max) / temperature). Kept are the top_k[n] largest (0 = all) and of these the fewest largest whose
+// weights reach top_p[n] of the kept sum (1 = all); ties in a cut go to the lower id. With u = uniform_f64(v[0], v[1]) of
+// philox4x32(key[n], position[n], 0), the id is the first kept one, ascending, where the running sum of w exceeds u * the
+// sum of all kept.
 struct SampleArgs {
   ConstTensorView logits;       // f32 [n,v]
   ConstTensorView temperature;  // f32 [n]
@@ -251,6 +253,20 @@ struct SampleArgs {
   ConstTensorView position;     // i64 [n]
   TensorView ids;               // i32 [n]
   int64_t vocab;                // columns from vocab on are never drawn
+};
+
+// Row rows[i] of the caches = row i of k and v: new keys and values enter a KV cache.
+struct KvStoreArgs {
+  ConstTensorView k, v;      // T [n,k,e], rows strided
+  ConstTensorView rows;      // i32 [n]
+  TensorView k_cache, v_cache;  // T [m,k,e]
+};
+
+// out[0] f64 (+)= sum of x f32 [n]: f64 over 16 lanes ascending, folded.
+struct SumArgs {
+  ConstTensorView x;
+  TensorView out;  // f64 [1]
+  bool accumulate;
 };
 
 // name, Args
@@ -277,7 +293,9 @@ struct SampleArgs {
   X(square_sums, SquareSumsArgs)                    \
   X(clip_scale, ClipScaleArgs)                      \
   X(adamw, AdamwArgs)                               \
-  X(sample, SampleArgs)
+  X(sample, SampleArgs)                             \
+  X(kv_store, KvStoreArgs)                          \
+  X(sum, SumArgs)
 
 // An implementation. `run` executes on the stream's device and may use stream.workspace(); null = not supported by the table.
 template <class Args>
