@@ -28,7 +28,8 @@ double percentile(const std::vector<double>& sorted, double p) {
   const double rank = p * static_cast<double>(sorted.size() - 1);
   const size_t below = static_cast<size_t>(rank), above = std::min(below + 1, sorted.size() - 1);
   const double share = rank - static_cast<double>(below);
-  return share == 0 ? sorted[below] : sorted[below] + (sorted[above] - sorted[below]) * share;
+  if (share == 0 || sorted[below] == sorted[above]) return sorted[below];  // infinities have no difference
+  return sorted[below] + (sorted[above] - sorted[below]) * share;
 }
 
 }  // namespace
