@@ -1,0 +1,32 @@
+// The ragged batch of the attention ops, read from their device tensors. Baseline code: safe to include before vec.h.
+#pragma once
+
+#include "kernels/ops.h"
+
+namespace llmops {
+
+// One sequence: rows of q and of k and v, and the absolute positions of the first of each.
+struct Sequence {
+  int64_t q_begin, q_count, kv_begin, kv_count, q_pos, kv_pos;
+};
+
+struct Sequences {
+  const int32_t *q_begin, *kv_begin, *kv_len, *q_pos0, *kv_pos0;
+  int64_t count;
+
+  Sequence operator[](int64_t s) const {
+    return {q_begin[s], int64_t{q_begin[s + 1]} - q_begin[s], kv_begin[s], kv_len[s], q_pos0[s], kv_pos0[s]};
+  }
+};
+
+template <class Args>
+Sequences sequences_of(const Args& args) {
+  const auto i32 = [](const ConstTensorView& view) { return static_cast<const int32_t*>(view.data); };
+  return {i32(args.q_begin), i32(args.kv_begin), i32(args.kv_len), i32(args.q_pos0), i32(args.kv_pos0),
+          args.kv_begin.dim[0]};
+}
+
+// The offsets are data, so they are checked where they are read: no row outside [0, q_rows) and [0, kv_rows).
+Status check_sequences(const Sequences& sequences, int64_t q_rows, int64_t kv_rows);
+
+}  // namespace llmops
