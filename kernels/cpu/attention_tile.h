@@ -19,6 +19,25 @@ struct Range {
   int32_t lo, hi;
 };
 
+// Query heads per KV head, and the block of queries that is worked on at a time, with all of their heads.
+struct Grouping {
+  int64_t e, wide, heads, kv_heads, queries, rows;  // wide: e rounded up to 16; rows = queries * heads
+
+  int64_t blocks(const Sequence& seq) const { return (seq.q_count + queries - 1) / queries; }
+};
+
+template <class Args>
+Grouping grouping_of(const Args& args) {
+  Grouping g;
+  g.e = args.q.dim[2];
+  g.wide = round_up_16(g.e);
+  g.kv_heads = args.k.dim[1];
+  g.heads = args.q.dim[1] / g.kv_heads;
+  g.queries = g.heads < kBlockRows ? kBlockRows / g.heads : 1;
+  g.rows = g.queries * g.heads;
+  return g;
+}
+
 // The keys that the query at `position` sees, as absolute positions; empty ranges have lo == hi.
 LLMOPS_INLINE void visible(const Sequence& seq, int64_t position, int64_t window, int64_t& lo, int64_t& hi) {
   lo = window > 0 && position - window + 1 > seq.kv_pos ? position - window + 1 : seq.kv_pos;

@@ -21,30 +21,12 @@ namespace {
 constexpr int64_t kChunk = 256;               // positions per partial: part of the definition
 constexpr int64_t kPartialFloatsMax = 8 << 20;  // 32 MiB of stored partials; beyond it chunks are not spread over threads
 
-// One of `heads` query heads per KV head; block = that many queries with all their heads.
-struct Geometry {
-  int64_t e, wide, heads, kv_heads, queries, rows;  // wide: e rounded up to 16; rows = queries * heads
-
-  int64_t blocks(const Sequence& seq) const { return (seq.q_count + queries - 1) / queries; }
-};
-
-Geometry geometry_of(const AttentionArgs& args) {
-  Geometry g;
-  g.e = args.q.dim[2];
-  g.wide = round_up_16(g.e);
-  g.kv_heads = args.k.dim[1];
-  g.heads = args.q.dim[1] / g.kv_heads;
-  g.queries = std::max<int64_t>(1, kBlockRows / g.heads);
-  g.rows = g.queries * g.heads;
-  return g;
-}
-
 // A block's running result: m[rows], l[rows], a[rows, wide]. l == 0 means that nothing was seen yet: a chunk's l is >= 1.
 struct Partial {
   float *m, *l, *a;
 
-  static int64_t floats(const Geometry& g) { return round_up_16(2 * g.rows) + g.rows * g.wide; }
-  static Partial at(float* base, const Geometry& g) { return {base, base + g.rows, base + round_up_16(2 * g.rows)}; }
+  static int64_t floats(const Grouping& g) { return round_up_16(2 * g.rows) + g.rows * g.wide; }
+  static Partial at(float* base, const Grouping& g) { return {base, base + g.rows, base + round_up_16(2 * g.rows)}; }
 };
 
 // The scratch of one worker.
@@ -52,10 +34,10 @@ struct Scratch {
   float *q, *k, *v, *scores, *tile;
   Partial block;
 
-  static int64_t floats(const Geometry& g) {
+  static int64_t floats(const Grouping& g) {
     return g.rows * g.wide + 2 * kChunk * g.wide + kTileRows * kChunk + kTileRows * g.wide + round_up_16(Partial::floats(g));
   }
-  static Scratch at(float* base, const Geometry& g) {
+  static Scratch at(float* base, const Grouping& g) {
     Scratch s;
     s.q = base;
     s.k = s.q + g.rows * g.wide;
@@ -130,7 +112,7 @@ LLMOPS_INLINE void merge(const Partial& to, int64_t r, float m, float l, const f
 template <class T>
 class Forward {
  public:
-  Forward(const AttentionArgs& args, const Geometry& g) : args_(args), g_(g), sequences_(sequences_of(args)) {}
+  Forward(const AttentionArgs& args, const Grouping& g) : args_(args), g_(g), sequences_(sequences_of(args)) {}
 
   // Walks chunks [first, end) of a task. Partials go to `stored` (one per chunk of the task, from chunk_first on) or, when
   // that is null, are merged in the scratch and written out.
@@ -246,14 +228,14 @@ class Forward {
   }
 
   const AttentionArgs& args_;
-  const Geometry g_;
+  const Grouping g_;
   const Sequences sequences_;
 };
 
 // Which task an index means: first[s] is the first index of sequence s. The last blocks of a sequence, which see the most
 // keys, come first.
 template <class T>
-Task task_at(const Forward<T>& forward, const Geometry& g, const Sequences& sequences, const int64_t* first, int64_t index) {
+Task task_at(const Forward<T>& forward, const Grouping& g, const Sequences& sequences, const int64_t* first, int64_t index) {
   const int64_t s = std::upper_bound(first, first + sequences.count, index) - first - 1;
   const int64_t local = index - first[s];
   return forward.task_of(s, local % g.kv_heads, g.blocks(sequences[s]) - 1 - local / g.kv_heads);
@@ -261,7 +243,7 @@ Task task_at(const Forward<T>& forward, const Geometry& g, const Sequences& sequ
 
 template <class T>
 Status run(Stream& stream, const AttentionArgs& args) {
-  const Geometry g = geometry_of(args);
+  const Grouping g = grouping_of(args);
   const Forward<T> forward(args, g);
   const Sequences sequences = sequences_of(args);
   LLMOPS_TRY(check_sequences(sequences, args.q.dim[0], args.k.dim[0]));
