@@ -6,7 +6,7 @@
 
 namespace llmops::LLMOPS_ISA {
 
-// body(i, n) for i = 0, 16, 32, ... < count; n = 16 but for the rest of the row. After inlining n is a constant in the loop.
+// body(i, n) for i = 0, 16, 32, ... < count; n = 16 but for the rest of the row, a constant of the loop once inlined.
 template <class Body>
 LLMOPS_INLINE void for_lanes(int64_t count, Body body) {
   int64_t i = 0;
@@ -36,7 +36,9 @@ LLMOPS_INLINE F32x16 keep_part(F32x16 x, int n, float fill) {
 }
 
 LLMOPS_INLINE void add_lanes(float* to, const float* a, const float* b, int64_t count) {
-  for_lanes(count, [&](int64_t i, int n) LLMOPS_BODY { store_part(to + i, load_part(a + i, n) + load_part(b + i, n), n); });
+  for_lanes(count, [&](int64_t i, int n) LLMOPS_BODY {
+    store_part(to + i, load_part(a + i, n) + load_part(b + i, n), n);
+  });
 }
 
 // Columns [begin, end) of tree_sum().
@@ -55,9 +57,10 @@ static inline void tree_sum_columns(float* partial, int64_t blocks, int64_t widt
   }
 }
 
-// out[width] (+)= sum over k of partial[k, width], as a balanced binary tree over `blocks` leaves: neighbours first, then
-// pairs of them. partial is overwritten. A leaf is the sum of kRowBlock rows; no leaf is a sum of 0.
-static inline void tree_sum(Stream& stream, float* partial, int64_t blocks, int64_t width, float* out, bool accumulate) {
+// out[width] (+)= sum over k of partial[k, width], as a balanced binary tree over `blocks` leaves: neighbours first,
+// then pairs of them. partial is overwritten. A leaf is the sum of kRowBlock rows; no leaf is a sum of 0.
+static inline void tree_sum(Stream& stream, float* partial, int64_t blocks, int64_t width, float* out,
+                            bool accumulate) {
   constexpr int64_t kSlice = 512;
   if (blocks == 0) {
     if (!accumulate) std::memset(out, 0, static_cast<size_t>(width) * sizeof(float));

@@ -3,11 +3,11 @@
 
 namespace llmops::LLMOPS_ISA {
 
-// The row that is normed. Where `delta` is present that is x + delta, written to `sum` first and taken from there: rounded to
-// T, as backward will see it.
+// The row that is normed. Where `delta` is present that is x + delta, written to `sum` first and taken from there:
+// rounded to T, as backward will see it.
 template <class T>
-LLMOPS_INLINE const T* normed_input(const ConstTensorView& x, const ConstTensorView& delta, const TensorView& sum, int64_t r,
-                                    int64_t d) {
+LLMOPS_INLINE const T* normed_input(const ConstTensorView& x, const ConstTensorView& delta, const TensorView& sum,
+                                    int64_t r, int64_t d) {
   const T* x_row = row<T>(x, r);
   if (!delta.present()) return x_row;
   const T* delta_row = row<T>(delta, r);

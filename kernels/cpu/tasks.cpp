@@ -4,10 +4,6 @@
 
 namespace llmops {
 
-Status unsupported_dtype(const char* op, DType dtype) {
-  return usage_error(fmt::format("{}: the cpu table has no kernel for {}; use F32 or BF16", op, info(dtype).name));
-}
-
 Status check_ids(const char* op, const char* tensor, const ConstTensorView& ids, int64_t limit, bool ignore_negative) {
   const auto* p = static_cast<const int32_t*>(ids.data);
   for (int64_t i = 0; i < ids.dim[0]; ++i) {

@@ -1,10 +1,11 @@
-// Cutting the work of one op into tasks of the device's pool. Sizes depend on the shape alone, never on the thread count, so
-// that bits do not either. Baseline code: a source of kernels/cpu/isa includes it before vec.h.
+// Cutting the work of one op into tasks of the device's pool. Sizes depend on the shape alone, never on the thread
+// count, so that bits do not either. Baseline code: a source of kernels/cpu/isa includes it before vec.h.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "base/checked.h"
 #include "kernels/runtime.h"
 #include "kernels/tensor.h"
 
@@ -12,8 +13,6 @@ namespace llmops {
 
 constexpr int64_t kTaskElems = 16384;  // 64 KiB of f32: far above the cost of claiming a task, far below a cache
 constexpr int64_t kRowBlock = 64;      // rows of one leaf in a sum over rows (kernels/ops.h)
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // f(begin, end) over [0, count), `grain` at a time.
 template <class F>
@@ -40,17 +39,6 @@ auto row(const BasicView<Void>& x, int64_t r) {
 template <class Void>
 int64_t row_count(const BasicView<Void>& x) {
   return x.rank == 2 ? x.dim[0] : x.dim[0] * x.dim[1];
-}
-
-Status unsupported_dtype(const char* op, DType dtype);
-
-// The entry of an op that is built for f32 and bf16.
-template <class Args>
-Status by_dtype(const char* op, DType dtype, Status (*f32)(Stream&, const Args&), Status (*half)(Stream&, const Args&),
-                Stream& stream, const Args& args) {
-  if (dtype == DType::f32) return f32(stream, args);
-  if (dtype == DType::bf16) return half(stream, args);
-  return unsupported_dtype(op, dtype);
 }
 
 // The first of ids[n] i32 that is outside [0, limit), as an error that names op, tensor, position, value and limit.

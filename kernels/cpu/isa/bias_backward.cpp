@@ -14,7 +14,9 @@ void sum_rows(const ConstTensorView& dout, int64_t begin, int64_t end, int64_t f
   std::memset(sum, 0, static_cast<size_t>(count) * sizeof(float));
   for (int64_t r = begin; r < end; ++r) {
     const T* x = row<T>(dout, r) + first;
-    for_lanes(count, [&](int64_t i, int n) LLMOPS_BODY { store_part(sum + i, load_part(sum + i, n) + load_part(x + i, n), n); });
+    for_lanes(count, [&](int64_t i, int n) LLMOPS_BODY {
+      store_part(sum + i, load_part(sum + i, n) + load_part(x + i, n), n);
+    });
   }
 }
 
@@ -40,7 +42,7 @@ Status run(Stream& stream, const BiasBackwardArgs& a) {
 }  // namespace
 
 Status bias_backward(Stream& stream, const BiasBackwardArgs& a) {
-  return by_dtype("bias_backward", a.dout.dtype, run<float>, run<bf16>, stream, a);
+  return a.dout.dtype == DType::f32 ? run<float>(stream, a) : run<bf16>(stream, a);
 }
 
 }  // namespace llmops::LLMOPS_ISA

@@ -26,7 +26,7 @@ float first_lane(F32x16 x) {
   return lane[0];
 }
 
-// ln(1 + x) for x >= 0 to a few ulp, also where 1 + x rounds (W. Kahan): the loss of a sure and right prediction is tiny.
+// ln(1 + x) for x >= 0 to a few ulp, also where 1 + x rounds (Kahan): the loss of a sure and right prediction is tiny.
 float log_1p(float x) {
   const float u = 1.0f + x;
   if (u == 1.0f) return x;
@@ -38,8 +38,8 @@ struct Exponentials {
   float others;  // the sum of the others'
 };
 
-// Keeps each e^(x - top) in e unless that is null. The target stays out of the sum, or it would drown the others where it
-// is near 1. The sum is compensated (Kahan), in each lane: 50,000 plain additions could lose 5 digits.
+// Keeps each e^(x - top) in e unless that is null. The target stays out of the sum, or it would drown the others where
+// it is near 1. The sum is compensated (Kahan), in each lane: 50,000 plain additions could lose 3 digits.
 template <class T>
 Exponentials exponentials(const T* x, int64_t vocab, int64_t target, float top, float* e) {
   F32x16 sum = zero();
@@ -63,12 +63,14 @@ Exponentials exponentials(const T* x, int64_t vocab, int64_t target, float top, 
   return {target_e, fold_sum(sum)};
 }
 
-// d[0, vocab) = (softmax - onehot) * scale from the exponentials. The target's p - 1 is minus the others' share: no digits
-// cancel.
+// d[0, vocab) = (softmax - onehot) * scale from the exponentials. The target's p - 1 is minus the others' share: no
+// digits cancel.
 template <class T>
 void gradient_row(const float* e, Exponentials s, int64_t vocab, int64_t target, float scale, T* d) {
   const float factor = scale / (s.target + s.others);
-  for_lanes(vocab, [&](int64_t i, int n) LLMOPS_BODY { store_part(d + i, load_part(e + i, n) * set1(factor), n); });
+  for_lanes(vocab, [&](int64_t i, int n) LLMOPS_BODY {
+    store_part(d + i, load_part(e + i, n) * set1(factor), n);
+  });
   const F32x16 at_target = set1(-(s.others * factor));
   store_n(d + target, at_target, 1);
 }
@@ -88,7 +90,8 @@ void loss_row(const CrossEntropyArgs& a, int64_t r, float* scratch) {
   const float logit = to_f32(x[target]);
   const float top = row_max(x, a.vocab);
   const Exponentials s = exponentials(x, a.vocab, target, top, scratch);
-  // The target is the largest: e of it is 1, and ln(1 + others) keeps the digits of a small loss. Else both terms are >= 0.
+  // Where the target is the largest its e is 1, and ln(1 + others) keeps the digits of a small loss. Else both terms
+  // are >= 0 and no digits cancel.
   *loss = logit == top ? log_1p(s.others) : first_lane(log(set1(s.target + s.others))) + (top - logit);
   if (d == nullptr) return;
   gradient_row(scratch, s, a.vocab, target, a.scale, d);
@@ -119,7 +122,7 @@ Status run(Stream& stream, const CrossEntropyArgs& a) {
 }  // namespace
 
 Status cross_entropy(Stream& stream, const CrossEntropyArgs& a) {
-  return by_dtype("cross_entropy", a.logits.dtype, run<float>, run<bf16>, stream, a);
+  return a.logits.dtype == DType::f32 ? run<float>(stream, a) : run<bf16>(stream, a);
 }
 
 }  // namespace llmops::LLMOPS_ISA

@@ -27,8 +27,8 @@ Status swiglu_of(Stream& stream, const SwigluArgs& a) {
   return {};
 }
 
-// silu'(g) = s + g s (1 - s) with s = sigmoid(g) = 1 / (1 + e), and g s (1 - s) = silu e s. exp() gives inf for g below -88,
-// where e s would be NaN; the clamp keeps e finite, and what it changes is below |g| 2^-125.
+// silu'(g) = s + g s (1 - s) with s = sigmoid(g) = 1 / (1 + e), and g s (1 - s) = silu e s. exp() gives inf for g below
+// -88, where e s would be NaN; the clamp keeps e finite, and what it changes is below |g| 2^-125.
 template <class T>
 void swiglu_backward_row(const T* x, const T* dout, T* dx, int64_t f) {
   for_lanes(f, [&](int64_t i, int n) LLMOPS_BODY {
@@ -47,7 +47,8 @@ template <class T>
 Status swiglu_backward_of(Stream& stream, const SwigluBackwardArgs& a) {
   const int64_t f = a.dout.dim[1];
   for_row_ranges(stream, a.dout.dim[0], 2 * f, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) swiglu_backward_row(row<T>(a.x, r), row<T>(a.dout, r), row<T>(a.dx, r), f);
+    for (int64_t r = begin; r < end; ++r)
+      swiglu_backward_row(row<T>(a.x, r), row<T>(a.dout, r), row<T>(a.dx, r), f);
   });
   return {};
 }
@@ -69,23 +70,20 @@ void gelu_backward_range(const T* x, const T* dout, T* dx, int64_t count) {
   });
 }
 
-Status no_activation(const char* op) {
-  return usage_error(std::string(op) + ": activation is none, expected gelu_tanh or gelu_erf");
-}
-
 template <class T>
 Status gelu_of(Stream& stream, const GeluArgs& a) {
-  if (a.act == Activation::none) return no_activation("gelu");
-  const auto range = a.act == Activation::gelu_tanh ? gelu_range<T, Activation::gelu_tanh> : gelu_range<T, Activation::gelu_erf>;
+  const auto range =
+      a.act == Activation::gelu_tanh ? gelu_range<T, Activation::gelu_tanh> : gelu_range<T, Activation::gelu_erf>;
   const auto* x = static_cast<const T*>(a.x.data);
   auto* out = static_cast<T*>(a.out.data);
-  for_ranges(stream, a.x.elems(), kTaskElems, [&](int64_t begin, int64_t end) { range(x + begin, out + begin, end - begin); });
+  for_ranges(stream, a.x.elems(), kTaskElems, [&](int64_t begin, int64_t end) {
+    range(x + begin, out + begin, end - begin);
+  });
   return {};
 }
 
 template <class T>
 Status gelu_backward_of(Stream& stream, const GeluBackwardArgs& a) {
-  if (a.act == Activation::none) return no_activation("gelu_backward");
   const auto range = a.act == Activation::gelu_tanh ? gelu_backward_range<T, Activation::gelu_tanh>
                                                     : gelu_backward_range<T, Activation::gelu_erf>;
   const auto* x = static_cast<const T*>(a.x.data);
@@ -99,7 +97,9 @@ Status gelu_backward_of(Stream& stream, const GeluBackwardArgs& a) {
 
 template <class T>
 void add_range(const T* a, const T* b, T* out, int64_t count) {
-  for_lanes(count, [&](int64_t i, int n) LLMOPS_BODY { store_part(out + i, load_part(a + i, n) + load_part(b + i, n), n); });
+  for_lanes(count, [&](int64_t i, int n) LLMOPS_BODY {
+    store_part(out + i, load_part(a + i, n) + load_part(b + i, n), n);
+  });
 }
 
 template <class T>
@@ -131,29 +131,27 @@ Status cast_of(Stream& stream, const CastArgs& a) {
 }  // namespace
 
 Status swiglu(Stream& stream, const SwigluArgs& a) {
-  return by_dtype("swiglu", a.x.dtype, swiglu_of<float>, swiglu_of<bf16>, stream, a);
+  return a.x.dtype == DType::f32 ? swiglu_of<float>(stream, a) : swiglu_of<bf16>(stream, a);
 }
 
 Status swiglu_backward(Stream& stream, const SwigluBackwardArgs& a) {
-  return by_dtype("swiglu_backward", a.x.dtype, swiglu_backward_of<float>, swiglu_backward_of<bf16>, stream, a);
+  return a.x.dtype == DType::f32 ? swiglu_backward_of<float>(stream, a) : swiglu_backward_of<bf16>(stream, a);
 }
 
 Status gelu(Stream& stream, const GeluArgs& a) {
-  return by_dtype("gelu", a.x.dtype, gelu_of<float>, gelu_of<bf16>, stream, a);
+  return a.x.dtype == DType::f32 ? gelu_of<float>(stream, a) : gelu_of<bf16>(stream, a);
 }
 
 Status gelu_backward(Stream& stream, const GeluBackwardArgs& a) {
-  return by_dtype("gelu_backward", a.x.dtype, gelu_backward_of<float>, gelu_backward_of<bf16>, stream, a);
+  return a.x.dtype == DType::f32 ? gelu_backward_of<float>(stream, a) : gelu_backward_of<bf16>(stream, a);
 }
 
 Status add(Stream& stream, const AddArgs& a) {
-  return by_dtype("add", a.a.dtype, add_of<float>, add_of<bf16>, stream, a);
+  return a.a.dtype == DType::f32 ? add_of<float>(stream, a) : add_of<bf16>(stream, a);
 }
 
 Status cast(Stream& stream, const CastArgs& a) {
-  if (a.x.dtype == DType::f32 && a.out.dtype == DType::bf16) return cast_of<float, bf16>(stream, a);
-  if (a.x.dtype == DType::bf16 && a.out.dtype == DType::f32) return cast_of<bf16, float>(stream, a);
-  return unsupported_dtype("cast", a.x.dtype == DType::f32 || a.x.dtype == DType::bf16 ? a.out.dtype : a.x.dtype);
+  return a.x.dtype == DType::f32 ? cast_of<float, bf16>(stream, a) : cast_of<bf16, float>(stream, a);
 }
 
 }  // namespace llmops::LLMOPS_ISA

@@ -48,14 +48,17 @@ void scatter_columns(const ConstTensorView& ids, const ConstTensorView& dout, co
   for (int64_t r = 0; r < ids.dim[0]; ++r) {
     const T* from = row<T>(dout, r) + first;
     float* to = row<float>(table, id[r]) + first;
-    for_lanes(count, [&](int64_t i, int n) LLMOPS_BODY { store_part(to + i, load_part(to + i, n) + load_part(from + i, n), n); });
+    for_lanes(count, [&](int64_t i, int n) LLMOPS_BODY {
+      store_part(to + i, load_part(to + i, n) + load_part(from + i, n), n);
+    });
   }
 }
 
-// A task owns 64 columns of every row, so tokens may repeat without atomics, sorting or copies, and only rows that occur are
-// touched (but for clearing, when the table is overwritten).
+// A task owns 64 columns of every row, so tokens may repeat without atomics, sorting or copies, and only rows that
+// occur are touched (but for clearing, when the table is overwritten).
 template <class T>
-void scatter(Stream& stream, const ConstTensorView& ids, const ConstTensorView& dout, const TensorView& table, bool accumulate) {
+void scatter(Stream& stream, const ConstTensorView& ids, const ConstTensorView& dout, const TensorView& table,
+             bool accumulate) {
   constexpr int64_t kSlice = 64;
   if (!accumulate) clear_rows(stream, table);
   for_ranges(stream, table.dim[1], kSlice, [&](int64_t begin, int64_t end) {
@@ -76,11 +79,11 @@ Status backward(Stream& stream, const EmbeddingBackwardArgs& a) {
 }  // namespace
 
 Status embedding(Stream& stream, const EmbeddingArgs& a) {
-  return by_dtype("embedding", a.table.dtype, forward<float>, forward<bf16>, stream, a);
+  return a.table.dtype == DType::f32 ? forward<float>(stream, a) : forward<bf16>(stream, a);
 }
 
 Status embedding_backward(Stream& stream, const EmbeddingBackwardArgs& a) {
-  return by_dtype("embedding_backward", a.dout.dtype, backward<float>, backward<bf16>, stream, a);
+  return a.dout.dtype == DType::f32 ? backward<float>(stream, a) : backward<bf16>(stream, a);
 }
 
 }  // namespace llmops::LLMOPS_ISA

@@ -102,11 +102,11 @@ Status backward(Stream& stream, const LayerNormBackwardArgs& a) {
 }  // namespace
 
 Status layer_norm(Stream& stream, const LayerNormArgs& a) {
-  return by_dtype("layer_norm", a.x.dtype, forward<float>, forward<bf16>, stream, a);
+  return a.x.dtype == DType::f32 ? forward<float>(stream, a) : forward<bf16>(stream, a);
 }
 
 Status layer_norm_backward(Stream& stream, const LayerNormBackwardArgs& a) {
-  return by_dtype("layer_norm_backward", a.x.dtype, backward<float>, backward<bf16>, stream, a);
+  return a.x.dtype == DType::f32 ? backward<float>(stream, a) : backward<bf16>(stream, a);
 }
 
 }  // namespace llmops::LLMOPS_ISA

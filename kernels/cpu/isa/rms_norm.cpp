@@ -1,5 +1,5 @@
-// RMSNorm, forward and backward, over rows of [n,d] or heads of [n,h,d]. A row is read from memory once: the passes over it
-// run in the L1 cache.
+// RMSNorm, forward and backward, over rows of [n,d] or heads of [n,h,d]. A row is read from memory once: the passes
+// over it run in the L1 cache.
 #include "kernels/cpu/entries.h"
 #include "kernels/cpu/tasks.h"
 #include "kernels/cpu/vec.h"
@@ -81,11 +81,11 @@ Status backward(Stream& stream, const RmsNormBackwardArgs& a) {
 }  // namespace
 
 Status rms_norm(Stream& stream, const RmsNormArgs& a) {
-  return by_dtype("rms_norm", a.x.dtype, forward<float>, forward<bf16>, stream, a);
+  return a.x.dtype == DType::f32 ? forward<float>(stream, a) : forward<bf16>(stream, a);
 }
 
 Status rms_norm_backward(Stream& stream, const RmsNormBackwardArgs& a) {
-  return by_dtype("rms_norm_backward", a.x.dtype, backward<float>, backward<bf16>, stream, a);
+  return a.x.dtype == DType::f32 ? backward<float>(stream, a) : backward<bf16>(stream, a);
 }
 
 }  // namespace llmops::LLMOPS_ISA
