@@ -51,7 +51,8 @@ std::vector<ActRow> transient_activations(const ModelConfig& c, int64_t n) {
   add(Act::grad_norm, "norm gradient", {n, c.d_model});
   add(Act::grad_mlp, "mlp gradient", {n, c.up_dim()});
   if (c.mlp == MlpKind::swiglu) add(Act::grad_wide, "mlp activation gradient", {n, c.ffn});
-  add(Act::grad_attn, "attention gradient", {n, c.q_dim() + c.qkv_dim()});
+  add(Act::grad_attn, "attention out gradient", {n, c.q_dim()});
+  add(Act::grad_qkv, "qkv gradient", {n, c.qkv_dim()});
   return rows;
 }
 

@@ -30,7 +30,7 @@ enum class Act : uint8_t {
   final_residual, final_mean, final_rstd, final_out,  // head
   logits,        // [rows,v], a chunk of rows
   losses,
-  grad_residual, grad_wide, grad_mlp, grad_attn, grad_norm,  // backward
+  grad_residual, grad_wide, grad_mlp, grad_attn, grad_qkv, grad_norm,  // backward
   kCount
 };
 

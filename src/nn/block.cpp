@@ -128,9 +128,7 @@ Status qk_backward(const BlockCtx& ctx, int group, const Batch& batch, const Slo
 Status attention_block_backward(const BlockCtx& ctx, int group, const Batch& batch, const Slot& slot, const Slot& scratch, TensorView grad) {
   const ModelConfig& c = ctx.config;
   const int64_t n = batch.n;
-  // grad_attn holds the gradient of the attention output, then that of the fused qkv, side by side.
-  const TensorView both = scratch(Act::grad_attn, n), dnorm = scratch(Act::grad_norm, n);
-  const TensorView dattn = columns(both, 0, c.q_dim()), dfused = columns(both, c.q_dim(), c.qkv_dim());
+  const TensorView dattn = scratch(Act::grad_attn, n), dfused = scratch(Act::grad_qkv, n), dnorm = scratch(Act::grad_norm, n);
   LLMOPS_TRY(linear_wgrad(ctx, slot(Act::attn_out, n), grad, ctx.grads.at(group, Role::attn_out), ctx.grads.at(group, Role::attn_out_bias)));
   LLMOPS_TRY(linear_dgrad(ctx, grad, ctx.weights.at(group, Role::attn_out), dattn));
   const Qkv qkv(c, slot(Act::qkv, n)), dqkv(c, dfused);
