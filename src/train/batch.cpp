@@ -1,0 +1,40 @@
+#include "train/batch.h"
+
+namespace llmops {
+
+Result<BatchBuffer> BatchBuffer::make(Device& device, int64_t sequences, int64_t seq) {
+  BatchBuffer batch;
+  batch.sequences_ = sequences;
+  batch.seq_ = seq;
+  batch.device_ = device.id();
+  // tokens, positions, targets [n]; q_begin [s+1]; kv_len, q_pos0, kv_pos0 [s]
+  LLMOPS_ASSIGN(batch.memory_, device.alloc((3 * sequences * seq + 4 * sequences + 1) * 4, Category::staging));
+  return batch;
+}
+
+void BatchBuffer::fill(std::span<const int32_t> windows) {
+  const int64_t s = static_cast<int64_t>(windows.size()) / (seq_ + 1), n = s * seq_, room = sequences_ * seq_;
+  auto* tokens = memory_.as<int32_t>();
+  int32_t *positions = tokens + room, *targets = positions + room, *begin = targets + room, *len = begin + sequences_ + 1;
+  int32_t *q_pos0 = len + sequences_, *kv_pos0 = q_pos0 + sequences_;
+  for (int64_t i = 0; i < s; ++i) {
+    const int32_t* window = windows.data() + i * (seq_ + 1);
+    for (int64_t t = 0; t < seq_; ++t) {
+      tokens[i * seq_ + t] = window[t];
+      targets[i * seq_ + t] = window[t + 1];
+      positions[i * seq_ + t] = static_cast<int32_t>(t);
+    }
+    begin[i] = static_cast<int32_t>(i * seq_);
+    len[i] = static_cast<int32_t>(seq_);
+    q_pos0[i] = kv_pos0[i] = 0;
+  }
+  begin[s] = static_cast<int32_t>(n);
+  const auto view = [&](const int32_t* data, int64_t count) {
+    return dense_view(static_cast<const void*>(data), DType::i32, {count}, device_);
+  };
+  batch_ = {.n = n, .s = s, .tokens = view(tokens, n), .positions = view(positions, n), .targets = view(targets, n),
+          .q_begin = view(begin, s + 1), .kv_begin = view(begin, s), .kv_len = view(len, s), .q_pos0 = view(q_pos0, s),
+          .kv_pos0 = view(kv_pos0, s)};
+}
+
+}  // namespace llmops

@@ -1,0 +1,282 @@
+#include "train/step.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <tuple>
+
+#include "layout/schedule.h"
+
+namespace llmops {
+namespace {
+
+int64_t blocks_of(const Group& group) { return group.elems / kGroupBlock; }
+
+// Balanced binary tree over [begin, end): left half is the largest power of two below the count.
+double tree_sum(const double* x, int64_t count) {
+  if (count == 1) return x[0];
+  int64_t half = 1;
+  while (half * 2 < count) half *= 2;
+  return tree_sum(x, half) + tree_sum(x + half, count - half);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Trainer>> Trainer::make(Device& device, Communicator& comm, TrainState& state, int64_t micro_batch, int64_t seq) {
+  std::unique_ptr<Trainer> trainer(new Trainer(device, comm, state));
+  Trainer& t = *trainer;
+  const ModelConfig& config = state.config();
+  t.micro_batch_ = micro_batch;
+  t.seq_ = seq;
+  const int64_t tokens = micro_batch * seq;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    LLMOPS_ASSIGN(Slot slot, Slot::make(device, block_activations(config, tokens), state.dtype(), Category::saved));
+    t.slots_.push_back(std::move(slot));
+  }
+  LLMOPS_ASSIGN(t.head_, Slot::make(device, head_activations(config, tokens), state.dtype(), Category::saved));
+  LLMOPS_ASSIGN(t.scratch_, Slot::make(device, transient_activations(config, tokens), state.dtype(), Category::transient));
+  LLMOPS_ASSIGN(t.batch_, BatchBuffer::make(device, micro_batch, seq));
+  LLMOPS_ASSIGN(t.control_, device.alloc(4 * sizeof(float), Category::transient));
+  LLMOPS_ASSIGN(t.loss_sum_, device.alloc(sizeof(double), Category::transient));
+  if (!config.learned_positions) {
+    const std::vector<float> table = rope_table(config, seq);
+    LLMOPS_ASSIGN(t.cos_sin_, device.alloc(static_cast<int64_t>(table.size()) * 4, Category::transient));
+    std::memcpy(t.cos_sin_.data(), table.data(), table.size() * sizeof(float));
+  }
+  for (const Group& group : state.groups()) t.blocks_ += blocks_of(group);
+  t.shards_ = std::max(state.parallel().shards, state.parallel().dp);
+  const int64_t scalars = t.shards_ + t.blocks_ + static_cast<int64_t>(Flag::kCount) * comm.world();
+  LLMOPS_ASSIGN(t.scalars_, comm.alloc(scalars * 8, Category::comm));
+  if (comm.world() > 1 && state.parallel().zero == 1) {
+    std::vector<Bucket> buckets;
+    int64_t offset = 0;
+    for (const Group& group : state.groups()) {
+      buckets.push_back(even_bucket(offset, group.elems, comm.world(), group.elems / comm.world()));
+      offset += group.elems;
+    }
+    LLMOPS_ASSIGN(t.exchange_, comm.new_exchange(state.grad_buffer(), std::move(buckets)));
+  }
+  return trainer;
+}
+
+Trainer::~Trainer() = default;
+
+BlockCtx Trainer::context(FlatView grads, bool accumulate) const {
+  const ModelConfig& config = state_.config();
+  ConstTensorView table;
+  if (!config.learned_positions)
+    table = dense_view(static_cast<const void*>(cos_sin_.data()), DType::f32, {seq_, config.head_dim / 2, 2}, device_.id());
+  return {.stream = device_.compute(), .config = config, .weights = state_.weights(), .grads = grads, .cos_sin = table,
+          .accumulate = accumulate, .grad_ready = {}};
+}
+
+Status Trainer::forward(const BlockCtx& ctx, const Batch& batch) {
+  const int layers = static_cast<int>(state_.config().layers);
+  LLMOPS_TRY(embed_forward(ctx, batch, slots_[0](Act::residual, batch.n)));
+  for (int layer = 0; layer < layers; ++layer) {
+    const TensorView out = layer + 1 < layers ? slots_[layer + 1](Act::residual, batch.n) : head_(Act::final_residual, batch.n);
+    LLMOPS_TRY(block_forward(ctx, layer, batch, slots_[layer], {}, out));
+  }
+  return {};
+}
+
+Status Trainer::backward(const BlockCtx& ctx, const Batch& batch, float scale) {
+  const TensorView grad = scratch_(Act::grad_residual, batch.n);
+  LLMOPS_TRY(head_loss(ctx, batch, head_, scratch_, scale, grad));
+  for (int layer = static_cast<int>(state_.config().layers) - 1; layer >= 0; --layer)
+    LLMOPS_TRY(block_backward(ctx, layer, batch, slots_[layer], scratch_, grad));
+  return embed_backward(ctx, batch, grad);
+}
+
+// The gradient of one shard, into the level of the fold tree where it meets its left neighbours: level t for a shard whose local
+// number ends in t ones (the next free one of a binary counter).
+Status Trainer::shard_gradient(const std::vector<int32_t>& windows, int shard, int shard_count, float scale, double* loss_at) {
+  const int level = std::countr_one(static_cast<unsigned>(shard));
+  const int64_t window = seq_ + 1, count = static_cast<int64_t>(windows.size()) / window;
+  const int64_t micro_batches = (count + micro_batch_ - 1) / micro_batch_;
+  *loss_at = 0;
+  for (const Action& action : schedule_single_chunk(static_cast<int>(micro_batches))) {
+    const int64_t first = action.micro_batch * micro_batch_, size = std::min(micro_batch_, count - first);
+    BlockCtx ctx = context(state_.grads(level), action.micro_batch > 0);
+    if (action.micro_batch + 1 == micro_batches)
+      ctx.grad_ready = [=, this](int group) { return group_ready(group, level, shard, shard_count); };
+    if (action.kind == Action::Kind::forward) {
+      batch_.fill(std::span(windows).subspan(static_cast<size_t>(first * window), static_cast<size_t>(size * window)));
+      LLMOPS_TRY(forward(ctx, batch_.batch()));
+      continue;
+    }
+    const Batch& batch = batch_.batch();
+    LLMOPS_TRY(backward(ctx, batch, scale));
+    LLMOPS_TRY(sum(ctx.stream, {.x = head_(Act::losses, batch.n), .out = dense_view(static_cast<void*>(loss_at), DType::f64, {1}, device_.id()),
+                                .accumulate = true}));
+    LLMOPS_TRY(ctx.stream.sync());  // the next micro-batch refills the buffers that this one's work reads
+  }
+  return {};
+}
+
+Status Trainer::group_ready(int group, int level, int shard, int shard_count) {
+  Stream& stream = device_.compute();
+  const int64_t elems = state_.groups()[group].elems;
+  const TensorView mine = state_.grads(level).range(group, 0, elems);
+  for (int below = 0; below < level; ++below)
+    LLMOPS_TRY(add(stream, {.a = state_.grads(below).range(group, 0, elems), .b = mine, .out = mine}));
+  if (!exchange_ || shard + 1 < shard_count) return {};
+  LLMOPS_TRY(exchange_->post(stream, group));
+  posted_.push_back(group);
+  for (size_t i = 0; i < posted_.size();) {  // fold whatever all ranks have finished, while others are still at work
+    if (!exchange_->ready(posted_[i])) {
+      ++i;
+      continue;
+    }
+    LLMOPS_TRY(exchange_->reduce_slice(stream, posted_[i]));
+    posted_.erase(posted_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return {};
+}
+
+Status Trainer::reduce_rest() {
+  Stream& stream = device_.compute();
+  for (int group : posted_) LLMOPS_TRY(exchange_->reduce_slice(stream, group));
+  posted_.clear();
+  if (exchange_ || comm_.world() == 1) return {};
+  for (size_t g = 0; g < state_.groups().size(); ++g)
+    LLMOPS_TRY(comm_.all_reduce(stream, state_.grads(state_.levels() - 1).range(static_cast<int>(g), 0, state_.groups()[g].elems)));
+  return {};
+}
+
+// Losses, square sums of the part of the gradient that is mine, and flags: one all-reduce in which every place but one rank's is 0.
+Status Trainer::reduce_scalars(int shard_count, const Flags& flags) {
+  Stream& stream = device_.compute();
+  auto* all = scalars_.as<double>();
+  double* blocks = all + shards_;
+  double* flag_rows = blocks + blocks_;
+  const int first = shard_count * comm_.rank();
+  std::fill(all, all + first, 0.0);
+  std::fill(all + first + shard_count, blocks, 0.0);
+  std::fill(blocks, flag_rows + flags.size() * comm_.world(), 0.0);
+  std::copy(flags.begin(), flags.end(), flag_rows + flags.size() * comm_.rank());
+  const FlatView grads = state_.grads(state_.levels() - 1);
+  int64_t block = 0;
+  for (size_t g = 0; g < state_.groups().size(); ++g) {
+    const int64_t count = state_.groups()[g].elems / comm_.world(), begin = count * comm_.rank();
+    double* out = blocks + block + begin / kGroupBlock;
+    LLMOPS_TRY(square_sums(stream, {.x = grads.range(static_cast<int>(g), begin, count),
+                                    .sums = dense_view(static_cast<void*>(out), DType::f64, {count / kGroupBlock}, device_.id())}));
+    block += blocks_of(state_.groups()[g]);
+  }
+  const int64_t scalars = shards_ + blocks_ + static_cast<int64_t>(flags.size()) * comm_.world();
+  if (comm_.world() > 1) LLMOPS_TRY(comm_.all_reduce(stream, scalars_.view(DType::f64, {scalars})));
+  return {};
+}
+
+Status Trainer::update(int64_t step, double lr, const AdamwOptions& o) {
+  Stream& stream = device_.compute();
+  const TensorView control = control_.view(DType::f32, {4});
+  for (size_t g = 0; g < state_.groups().size(); ++g) {
+    const int group = static_cast<int>(g);
+    const TrainState::Slice own = state_.slice(group);
+    const int64_t decay_end = std::clamp(state_.groups()[g].decay_elems, own.begin, own.end);
+    for (const auto& [begin, end, decay] : {std::tuple{own.begin, decay_end, o.weight_decay}, std::tuple{decay_end, own.end, 0.0}}) {
+      const int64_t at = begin - own.begin, count = end - begin;
+      if (count == 0) continue;
+      LLMOPS_TRY(adamw(stream, {.param = state_.param(group, at, count),
+                                .m = state_.moment(state_.m_buffer(), group, at, count),
+                                .v = state_.moment(state_.v_buffer(), group, at, count),
+                                .grad = state_.grads(state_.levels() - 1).range(group, begin, count),
+                                .param_bf16 = state_.dtype() == DType::bf16 ? state_.weights().range(group, begin, count) : TensorView(),
+                                .control = control,
+                                .lr = static_cast<float>(lr),
+                                .beta1 = static_cast<float>(o.beta1),
+                                .beta2 = static_cast<float>(o.beta2),
+                                .eps = static_cast<float>(o.eps),
+                                .weight_decay = static_cast<float>(decay),
+                                .step = step}));
+    }
+    if (exchange_) LLMOPS_TRY(exchange_->publish_slice(stream, group));
+  }
+  for (size_t g = 0; exchange_ && g < state_.groups().size(); ++g)
+    LLMOPS_TRY(exchange_->gather_slices(stream, static_cast<int>(g), state_.weight_buffer(), state_.dtype()));
+  return {};
+}
+
+Result<StepResult> Trainer::step(const std::vector<std::vector<int32_t>>& windows, int64_t valid_tokens, int64_t step, double lr,
+                                 const AdamwOptions& options, const Flags& flags) {
+  Stream& stream = device_.compute();
+  const int shard_count = static_cast<int>(windows.size());
+  const CommTime before = comm_.time();
+  const float scale = static_cast<float>(1.0 / static_cast<double>(valid_tokens));
+  auto* losses = scalars_.as<double>();
+  for (int shard = 0; shard < shard_count; ++shard)
+    LLMOPS_TRY(shard_gradient(windows[shard], shard, shard_count, scale, losses + shard_count * comm_.rank() + shard));
+  LLMOPS_TRY(reduce_rest());
+  LLMOPS_TRY(reduce_scalars(shard_count, flags));
+  LLMOPS_TRY(stream.sync());
+
+  StepResult result;
+  const double* blocks = losses + shards_;
+  result.loss = tree_sum(losses, shards_) / static_cast<double>(valid_tokens);
+  for (int shard = 0; shard < shards_ && result.bad_shard < 0; ++shard)
+    if (!std::isfinite(losses[shard])) result.bad_shard = shard;
+  for (int rank = 0; rank < comm_.world(); ++rank)
+    for (size_t i = 0; i < flags.size(); ++i) result.flags[i] = std::max(result.flags[i], blocks[blocks_ + rank * static_cast<int64_t>(flags.size()) + static_cast<int64_t>(i)]);
+  LLMOPS_TRY(clip_scale(stream, {.sums = dense_view(static_cast<const void*>(blocks), DType::f64, {blocks_}, device_.id()),
+                                 .control = control_.view(DType::f32, {4}),
+                                 .clip = static_cast<float>(options.clip)}));
+  if (result.bad_shard < 0) LLMOPS_TRY(update(step, lr, options));
+  LLMOPS_TRY(stream.sync());
+  const auto* control = control_.as<float>();
+  result.grad_norm = control[0];
+  result.bad_block = static_cast<int64_t>(control[3]);
+  result.finite = result.bad_shard < 0 && control[2] != 0;
+  const CommTime after = comm_.time();
+  result.comm_s = after.wait_s + after.work_s - before.wait_s - before.work_s;
+  return result;
+}
+
+Result<double> Trainer::loss_sum(const std::vector<int32_t>& windows) {
+  Stream& stream = device_.compute();
+  const int64_t window = seq_ + 1, count = static_cast<int64_t>(windows.size()) / window;
+  auto* total = loss_sum_.as<double>();
+  *total = 0;
+  const BlockCtx ctx = context({}, false);
+  for (int64_t first = 0; first < count; first += micro_batch_) {
+    const int64_t size = std::min(micro_batch_, count - first);
+    batch_.fill(std::span(windows).subspan(static_cast<size_t>(first * window), static_cast<size_t>(size * window)));
+    const Batch& batch = batch_.batch();
+    LLMOPS_TRY(forward(ctx, batch));
+    LLMOPS_TRY(head_loss(ctx, batch, head_, scratch_, 0.0f, {}));
+    LLMOPS_TRY(sum(stream, {.x = head_(Act::losses, batch.n), .out = loss_sum_.view(DType::f64, {1}), .accumulate = true}));
+    LLMOPS_TRY(stream.sync());
+  }
+  if (comm_.world() > 1) LLMOPS_TRY(comm_.all_reduce(stream, loss_sum_.view(DType::f64, {1})));
+  LLMOPS_TRY(stream.sync());
+  return *total;
+}
+
+std::string Trainer::tensor_of_block(int64_t block) const {
+  for (const Group& group : state_.groups()) {
+    if (block >= blocks_of(group)) {
+      block -= blocks_of(group);
+      continue;
+    }
+    const auto stored = stored_boxes(group, block * kGroupBlock, (block + 1) * kGroupBlock);
+    return stored.empty() ? group.name : state_.tensors()[stored.front().logical].name;
+  }
+  return "unknown";
+}
+
+Result<int> Trainer::rank_of_bad_gradient() {
+  const FlatView grads = state_.grads(state_.levels() - 1);
+  const auto* g = static_cast<const float*>(grads.all().data);
+  const int64_t count = grads.all().dim[0];
+  auto* first = loss_sum_.as<double>();
+  *first = comm_.world();
+  if (!std::all_of(g, g + count, [](float x) { return std::isfinite(x); })) *first = comm_.rank();
+  Stream& stream = device_.compute();
+  if (comm_.world() > 1) LLMOPS_TRY(comm_.all_reduce(stream, loss_sum_.view(DType::f64, {1}), ReduceOp::min));
+  LLMOPS_TRY(stream.sync());
+  return *first < comm_.world() ? static_cast<int>(*first) : -1;
+}
+
+}  // namespace llmops
