@@ -130,6 +130,7 @@ Option& OptionTable::flag(std::string name, bool* field, std::string help) {
 Option& OptionTable::count(std::string name, int* field, std::string help) {
   Option& option = add(std::move(name), OptionType::count, "", std::move(help));
   bind_integer(option, field, 0, 9);
+  option.limits.clear();
   return option.otherwise("");
 }
 Option& OptionTable::integer(std::string name, int* field, int min, int max, std::string help) {

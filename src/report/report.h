@@ -74,7 +74,7 @@ class Report {
 // Writes rows as they come (a training run, a batch of prompts), then the summary.
 //   json  {"results": [rows], summary keys, "notes": [...]}; without columns and rows no "results"
 //   jsonl a line per row; then {"summary": {...}} when there are rows, or the bare object when there are none
-//   csv   RFC 4180: keys, rows; without columns the summary as one row
+//   csv   RFC 4180 but for line ends of one LF: keys, rows; without columns the summary as one row
 //   md    a pipe table, then a list
 //   table aligned columns; streamed rows use the widths of titles and `width_min`, a whole Report its own cells'
 class ReportWriter {

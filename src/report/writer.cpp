@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kBold = "\x1b[1m", kGreen = "\x1b[32m", kRed = "\x1b[31m", kPlain = "\x1b[0m";
 
-// RFC 4180. A text that a spreadsheet would run as a formula gets an apostrophe in front, which spreadsheets drop.
+// RFC 4180 quoting. A text that a spreadsheet would run as a formula gets an apostrophe in front, which spreadsheets drop.
 std::string csv_cell(const Json& value) {
   if (value.is_null()) return "";
   std::string text = value.is_string() ? utf8_repair(value.as_string()) : value.dump();
@@ -85,7 +85,7 @@ Status ReportWriter::record(const Json& object) {
     const Json value = cell(object, column.key);
     cells.push_back(format_ == Format::csv ? csv_cell(value) : llmops::for_people(value, column.unit, column.digits));
   }
-  if (format_ == Format::csv) return out_.write(joined(cells, ",") + "\r\n");
+  if (format_ == Format::csv) return out_.write(joined(cells, ",") + "\n");
   if (format_ == Format::table) return out_.write(table_line(cells, &object));
   for (std::string& text : cells) text = md_text(text);
   return out_.write("| " + joined(cells, " | ") + " |\n");
@@ -106,7 +106,7 @@ Status ReportWriter::header(const Json& first) {
     titles.push_back(format_ == Format::csv ? column.key : column.title);
   }
   if (titles.empty()) return {};
-  if (format_ == Format::csv) return out_.write(joined(titles, ",") + "\r\n");
+  if (format_ == Format::csv) return out_.write(joined(titles, ",") + "\n");
   if (format_ == Format::table) return out_.write(table_line(titles, nullptr));
   std::string rule = "|";
   for (bool right : right_) rule += right ? " ---: |" : " --- |";
@@ -161,7 +161,7 @@ Status ReportWriter::csv_summary(const Report& rest) {
     keys.push_back(fact.what.key);
     values.push_back(csv_cell(fact.value));
   }
-  return out_.write(joined(keys, ",") + "\r\n" + joined(values, ",") + "\r\n");
+  return out_.write(joined(keys, ",") + "\n" + joined(values, ",") + "\n");
 }
 
 Status ReportWriter::tail_people(const Report& rest) {
