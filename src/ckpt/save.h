@@ -1,0 +1,59 @@
+// Saving: each rank writes its chunks to a shard in the background; the last act is rank 0's manifest and a rename.
+//
+// In DIR/.step-%08d.tmp each rank writes shard-%05d.safetensors, then a sidecar shard-%05d.json with the hashes of its chunks and its part of
+// the logical digests. Rank 0 waits for all sidecars, merges them into manifest.json, syncs, renames to DIR/step-%08d, syncs DIR, then
+// rewrites DIR/latest. No file of a step depends on time, host, path or rank count beyond the chunks themselves.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "base/io.h"
+#include "ckpt/checkpoint.h"
+
+namespace llmops {
+
+struct Chunk {
+  std::string name;    // state_name() of a logical tensor
+  Shape shape;         // of the whole tensor
+  Box box;             // the region that is here
+  DType dtype = DType::f32;
+  const void* data = nullptr;
+  int64_t row_stride = 0;  // elements between rows of the box
+};
+
+struct SaveRequest {
+  int64_t step = 0;
+  int rank = 0, world = 1;
+  std::vector<Chunk> chunks;
+  Json meta;                       // rank 0: {"model": ..., "tokenizer": ..., "train": ...}
+  std::vector<StoredFile> files;   // rank 0
+};
+
+struct SaveReport {
+  Status status;
+  int64_t step = 0;
+  int64_t bytes = 0;     // of this rank's shard
+  double stall_s = 0;    // the training thread was held: waiting for the previous save, copying
+  double drain_s = 0;    // from the copy to the commit, beside training
+};
+
+class ShardSaver {
+ public:
+  explicit ShardSaver(std::string run_dir, Fs& fs = real_fs(), double deadline_s = 600);
+  ~ShardSaver();  // cancels
+  // Copies the chunks (staging memory is kept for the next save), then returns; a save still in progress is waited for first.
+  // Its result, if not yet taken, is then that of poll().
+  Status start(const SaveRequest& request);
+  bool busy() const;
+  std::optional<SaveReport> poll();   // each finished save once; never blocks
+  std::optional<SaveReport> wait();   // the same, waiting for one in progress
+  void cancel();                      // gives up the save in progress: another rank failed
+  int64_t staging_bytes() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace llmops

@@ -1,0 +1,42 @@
+// A run folder: its steps, its lock, its leftovers.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/io.h"
+#include "base/pool.h"
+
+namespace llmops {
+
+struct StepDir {
+  int64_t step = 0;
+  std::string path;
+};
+
+// step-%08d folders, ascending. A missing folder is Code::io.
+Result<std::vector<StepDir>> list_steps(const std::string& run_dir);
+
+struct NewestValid {
+  std::optional<StepDir> step;
+  std::vector<std::string> skipped;  // "step-00000200: shard-00001.safetensors: ..." for each newer step that is not valid
+};
+// The newest step that passes verify(), content included.
+Result<NewestValid> newest_valid(const std::string& run_dir, Pool& pool);
+
+// Held by the one run that may write DIR; the kernel releases it when the process dies. Code::usage names the holder.
+class RunLock {
+ public:
+  static Result<RunLock> acquire(const std::string& run_dir);
+
+ private:
+  File file_;
+};
+
+// Unfinished saves (.step-*.tmp). Only the holder of the lock may call it.
+Status remove_leftovers(const Dir& run_dir);
+// Removes the oldest steps so that `keep` remain (0: all stay); the newest is never removed.
+Status prune_steps(const Dir& run_dir, int64_t keep);
+
+}  // namespace llmops
