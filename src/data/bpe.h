@@ -21,8 +21,8 @@ class Bpe {
   bool add_merge(int32_t left, int32_t right, int32_t merged);
   size_t size() const { return size_; }
 
-  // Appends the ids of `word`: again and again the pair of lowest rank is merged, the leftmost first. The byte that has no
-  // id, when there is one.
+  // Appends the ids of `word`: again and again the pair of lowest rank is merged, the leftmost first. Returns the byte
+  // that has no id, when there is one.
   std::optional<uint8_t> encode(std::string_view word, std::vector<int32_t>& out) const;
 
  private:

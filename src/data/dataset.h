@@ -54,7 +54,7 @@ class Corpus {
 
   // None for token files opened without one.
   const std::optional<Tokenizer>& tokenizer() const;
-  int64_t vocab_size() const;  // the tokenizer's, or options.vocab_size, or the highest token + 1
+  int64_t vocab_size() const;  // token files: options.vocab_size if set; else the tokenizer's, else highest token + 1
   int64_t tokens(Split split) const;
   // Where documents start in the split, ascending; empty when the format does not say (llmc, u16).
   const std::vector<int64_t>& document_starts(Split split) const;

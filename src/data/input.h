@@ -19,8 +19,8 @@ class Input {
 
   const std::string& path() const;
   bool compressed() const;
-  // Up to out.size() decompressed bytes; 0 only at the end. A truncated stream, a wrong checksum and foreign bytes after
-  // the last member are Code::invalid.
+  // Up to out.size() decompressed bytes; 0 only at the end. A truncated stream, a wrong checksum and foreign bytes
+  // behind the last member are Code::invalid.
   Result<size_t> read(std::span<char> out);
   // The first bytes without consuming them: up to `bytes`, fewer only when the stream is shorter.
   Result<std::string_view> peek(size_t bytes);

@@ -33,7 +33,7 @@ Result<bool> LineReader::next(std::string_view* line, bool* too_long) {
   for (;;) {
     const char* begin = buffer_.data() + begin_;
     const size_t held = buffer_.size() - begin_;
-    newline = static_cast<const char*>(held > searched ? std::memchr(begin + searched, '\n', held - searched) : nullptr);
+    if (held > searched) newline = static_cast<const char*>(std::memchr(begin + searched, '\n', held - searched));
     if (newline) break;
     searched = held;
     if (held > line_bytes_max_) {  // keep the head only, so that an endless line needs no endless memory
@@ -71,7 +71,7 @@ Result<Json> parse_record(std::string_view line, const RecordOptions& options) {
 
 Result<RecordReader> RecordReader::open(const std::string& path, const RecordOptions& options) {
   LLMOPS_ASSIGN(Input input, Input::open(path));
-  return RecordReader(LineReader(std::move(input), options.line_bytes_max), options);
+  return RecordReader(std::move(input), options);
 }
 
 Result<std::optional<Record>> RecordReader::next() {

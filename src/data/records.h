@@ -16,7 +16,7 @@ namespace llmops {
 class LineReader {
  public:
   LineReader(Input input, size_t line_bytes_max) : input_(std::move(input)), line_bytes_max_(line_bytes_max) {}
-  // False at the end. The view is valid until the next call. Of a longer line `*line` has the first line_bytes_max bytes,
+  // False at the end. The view is valid until the next call. Of a longer line *line has the first line_bytes_max bytes,
   // *too_long is set and the rest is skipped.
   Result<bool> next(std::string_view* line, bool* too_long);
   int64_t line_number() const { return line_number_; }  // of the line last returned, from 1
@@ -47,13 +47,14 @@ struct Record {
 class RecordReader {
  public:
   static Result<RecordReader> open(const std::string& path, const RecordOptions& options = {});
+  RecordReader(Input input, const RecordOptions& options)
+      : lines_(std::move(input), options.line_bytes_max), options_(options) {}
   // The next record, blank lines skipped; nullopt at the end.
   Result<std::optional<Record>> next();
   int64_t records() const { return records_; }      // well-formed ones so far
   int64_t malformed() const { return malformed_; }  // so far
 
  private:
-  RecordReader(LineReader lines, const RecordOptions& options) : lines_(std::move(lines)), options_(options) {}
   LineReader lines_;
   RecordOptions options_;
   int64_t records_ = 0, malformed_ = 0;

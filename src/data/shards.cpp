@@ -61,8 +61,8 @@ Status check_sizes(const Sizes& sizes, uint64_t remaining) {
   const auto bytes = arrays && documents ? checked_add(*arrays, *documents) : std::nullopt;
   const auto with_modes = bytes ? checked_add(*bytes, sizes.sequences) : std::nullopt;
   if (!with_modes || (*bytes != remaining && *with_modes != remaining))
-    return invalid_error(fmt::format("index: {} sequences and {} document entries do not fit the {} bytes behind the header",
-                                     sizes.sequences, sizes.documents, remaining));
+    return invalid_error(fmt::format("index: {} sequences and {} document entries do not fit the {} bytes behind the "
+                                     "header", sizes.sequences, sizes.documents, remaining));
   return {};
 }
 
@@ -77,8 +77,8 @@ T at(std::span<const std::byte> array, uint64_t i) {
 Status add_sequence(uint64_t i, int64_t offset, int64_t length, int64_t bin_bytes, MegatronIndex* index) {
   const int64_t width = token_type_bytes(index->type);
   if (length < 0 || offset < 0 || offset > bin_bytes || length > (bin_bytes - offset) / width)
-    return invalid_error(fmt::format("index: sequence {} has {} tokens at byte {}, beyond the .bin of {} bytes", i, length,
-                                     offset, bin_bytes));
+    return invalid_error(fmt::format("index: sequence {} has {} tokens at byte {}, beyond the .bin of {} bytes", i,
+                                     length, offset, bin_bytes));
   const auto tokens = checked_add(index->tokens, length);
   if (!tokens) return invalid_error("index: the number of tokens overflows");
   index->tokens = *tokens;
@@ -122,13 +122,14 @@ Result<LlmcShard> parse_llmc_header(std::span<const std::byte> header, int64_t f
                                      kLlmcMagicU32));
   const int32_t version_wanted = magic == kLlmcMagicU16 ? 1 : 7;
   if (version != version_wanted)
-    return invalid_error(fmt::format("llm.c shard: version {}, expected {} for magic {}", version, version_wanted, magic));
+    return invalid_error(fmt::format("llm.c shard: version {}, expected {} for magic {}", version, version_wanted,
+                                     magic));
   LlmcShard shard;
   shard.type = magic == kLlmcMagicU16 ? TokenType::u16 : TokenType::u32;
   const int64_t expected = kLlmcHeaderBytes + int64_t{count} * token_type_bytes(shard.type);
   if (count < 0 || expected != file_bytes)
-    return invalid_error(fmt::format("llm.c shard: the header says {} tokens, which is {} bytes; the file has {}", count,
-                                     count < 0 ? kLlmcHeaderBytes : expected, file_bytes));
+    return invalid_error(fmt::format("llm.c shard: the header says {} tokens, a file of {} bytes; this one has {}",
+                                     count, expected, file_bytes));
   shard.run = {kLlmcHeaderBytes, count};
   return shard;
 }

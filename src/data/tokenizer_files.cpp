@@ -1,5 +1,5 @@
-// Reads vocab.json + merges.txt and tokenizer.json of GPT-2's kind. A tokenizer.json that asks for anything else is refused
-// by the name of the field: a tokenizer that is nearly right gives text that is nearly right.
+// Reads vocab.json + merges.txt and tokenizer.json of GPT-2's kind. A tokenizer.json that asks for anything else is
+// refused by the name of the field: a tokenizer that is nearly right gives text that is nearly right.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@ std::string shown(const Json* value) {
 }
 
 Status unlike(const std::string& field, const Json* found, std::string_view expected) {
-  return invalid_error(fmt::format("{}: found {}, expected {} (read is GPT-2's byte-level BPE only)", field, shown(found),
-                                   expected));
+  return invalid_error(fmt::format("{}: found {}, expected {} (read is GPT-2's byte-level BPE only)", field,
+                                   shown(found), expected));
 }
 
 bool is_absent(const Json* value) { return !value || value->is_null(); }
@@ -97,7 +97,7 @@ Status read_added(const Json* list, Gpt2Parts* parts) {
   return {};
 }
 
-// Nothing is put around the text: either absent, or ByteLevel (which moves offsets only), or a template of the text alone.
+// Nothing is put around the text: absent, or ByteLevel (which moves offsets only), or a template of the text alone.
 bool adds_nothing(const Json* post) {
   if (is_absent(post)) return true;
   const Json* type = post->find("type");
