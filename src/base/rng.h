@@ -42,10 +42,10 @@ LLMOPS_HOST_DEVICE inline float uniform_f32(uint32_t bits) {
   return static_cast<float>(bits >> 8) * 0x1p-24f;
 }
 
-// Uniform in (0, 1) with 53 bits from two words; never 0, so log() of it is finite.
+// Uniform in (0, 1) with 52 bits from two words: the odd multiples of 2^-53, all exact; log(x) and log(1 - x) are finite.
 LLMOPS_HOST_DEVICE inline double uniform_f64(uint32_t hi, uint32_t lo) {
-  const uint64_t bits = (uint64_t{hi} << 32 | lo) >> 11;
-  return (static_cast<double>(bits) + 0.5) * 0x1p-53;
+  const uint64_t bits = (uint64_t{hi} << 32 | lo) >> 12;
+  return (static_cast<double>(bits) + 0.5) * 0x1p-52;
 }
 
 }  // namespace llmops

@@ -21,8 +21,8 @@ TEST_CASE("Philox4x32-10 gives the published answers") {
 TEST_CASE("uniform draws stay inside their interval at both ends") {
   CHECK(uniform_f32(0) == 0.0f);
   CHECK(uniform_f32(UINT32_MAX) == 1.0f - 0x1p-24f);
-  CHECK(uniform_f64(0, 0) == 0x1p-54);
-  CHECK(uniform_f64(UINT32_MAX, UINT32_MAX) < 1.0);
+  CHECK(uniform_f64(0, 0) == 0x1p-53);
+  CHECK(uniform_f64(UINT32_MAX, UINT32_MAX) == 1.0 - 0x1p-53);
 }
 
 TEST_CASE("the mean and the spread of many draws are those of a uniform variable") {
