@@ -1,0 +1,88 @@
+// What a run will be, and how its records look.
+#include <algorithm>
+
+#include "base/run.h"
+#include "kernels/ops.h"
+#include "layout/activations.h"
+#include "layout/flops.h"
+#include "layout/schedule.h"
+#include "train/peak.h"
+#include "train/run.h"
+
+namespace llmops {
+
+Json to_json(const StepRecord& r) {
+  Json json(Json::Object{});
+  json["step"] = r.step;
+  json["loss"] = r.loss;
+  json["grad_norm"] = r.grad_norm;
+  json["lr"] = r.lr;
+  json["step_ms"] = r.step_ms;
+  json["data_ms"] = r.data_ms;
+  json["comm_ms"] = r.comm_ms;
+  json["stall_ms"] = r.stall_ms;
+  json["tokens_per_s"] = r.tokens_per_s;
+  json["flops_per_s"] = r.flops_per_s;
+  json["mfu"] = r.mfu > 0 ? Json(r.mfu) : Json();
+  json["tokens"] = r.tokens;
+  if (r.val_loss) json["val_loss"] = *r.val_loss;
+  return json;
+}
+
+namespace {
+
+int64_t micro_batch_of(const TrainOptions& o, int shards) {
+  const int64_t shard_windows = split_range(o.batch, shards, 0).size();
+  const int64_t wanted = o.micro_batch > 0 ? o.micro_batch : std::max<int64_t>(1, kMicroTokens / o.seq);
+  return std::max<int64_t>(1, std::min(wanted, shard_windows));
+}
+
+}  // namespace
+
+TrainPlan plan_of(const TrainOptions& o, int world) {
+  TrainPlan plan;
+  const int shards = std::max(o.parallel.shards, world);
+  plan.params = parameter_count(o.model);
+  plan.tokens_per_step = o.batch * o.seq;
+  plan.micro_batch = micro_batch_of(o, shards);
+  plan.flops_per_step = train_flops_per_token(o.model, o.seq) * static_cast<double>(plan.tokens_per_step);
+  const int64_t tokens = plan.micro_batch * o.seq;
+  int64_t elems = 0, slices = 0;
+  for (const Group& group : param_groups(o.model, o.parallel, 0)) {
+    elems += group.elems;
+    slices += slice_elems(group, o.parallel);
+  }
+  int levels = 1;
+  for (int local = shards / world; local > 1; local /= 2) ++levels;
+  const bool master = o.dtype != DType::f32;
+  plan.memory_bytes = {
+      {"weights", elems * info(o.dtype).block_bytes},
+      {"grads", elems * 4 * levels},
+      {"optim", slices * 4 * (master ? 3 : 2)},
+      {"saved", o.model.layers * bytes_of_rows(block_activations(o.model, tokens), o.dtype) + bytes_of_rows(head_activations(o.model, tokens), o.dtype)},
+      {"transient", bytes_of_rows(transient_activations(o.model, tokens), o.dtype)},
+  };
+  if (!o.out.empty()) plan.memory_bytes.push_back({"staging", plan.params * 12 / world});
+  plan.checkpoint_bytes = plan.params * 12;
+  return plan;
+}
+
+double measure_matmul_flops_per_s(Device& device) {
+  constexpr int64_t kSize = 512;
+  const auto buffer = device.alloc(3 * kSize * kSize * 4, Category::workspace);
+  if (!buffer.ok()) return 0;
+  const auto view = [&](int64_t i) { return buffer->view(DType::f32, {kSize, kSize}, i * kSize * kSize * 4); };
+  double best_s = 1e30;
+  const double stop_s = monotonic_s() + 0.08;
+  do {
+    const double start_s = monotonic_s();
+    const Status status = matmul(device.compute(), {.a = view(0), .b = {.data = view(1), .pack = Pack::plain, .scales = {}, .group = 0}, .out = view(2),
+                                                    .bias = {}, .residual = {}, .aux = {}, .act_backward = {}, .act = Activation::none,
+                                                    .a_trans = false, .b_trans = true, .accumulate = false});
+    if (!status.ok() || !device.compute().sync().ok()) return 0;
+    best_s = std::min(best_s, monotonic_s() - start_s);
+  } while (monotonic_s() < stop_s);
+  return 2.0 * kSize * kSize * kSize / best_s;
+}
+
+}  // namespace llmops

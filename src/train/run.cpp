@@ -1,0 +1,362 @@
+#include "train/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/run.h"
+#include "base/text.h"
+#include "layout/schedule.h"
+#include "train/metrics.h"
+#include "train/peak.h"
+#include "train/persist.h"
+
+namespace llmops {
+
+Result<PreparedRun> prepare_run(const std::string& out, bool resume, Pool& pool) {
+  PreparedRun run;
+  if (out.empty()) return run;
+  LLMOPS_ASSIGN(const Dir dir, Dir::create(out));
+  LLMOPS_ASSIGN(run.lock, RunLock::acquire(out));
+  LLMOPS_ASSIGN(const std::vector<StepDir> steps, list_steps(out));
+  if (!steps.empty() && !resume)
+    return usage_error(fmt::format("--out {}: holds {} step{} up to {}; give --resume auto to go on from there, or another folder", out,
+                                   steps.size(), steps.size() == 1 ? "" : "s", steps.back().step));
+  LLMOPS_TRY(remove_leftovers(dir));
+  if (steps.empty()) return run;
+  LLMOPS_ASSIGN(NewestValid newest, newest_valid(out, pool));
+  run.notes = std::move(newest.skipped);
+  if (!newest.step) return invalid_error(fmt::format("{}: holds {} steps, none of them valid ({}); remove the folder to start anew", out,
+                                                     steps.size(), run.notes.empty() ? "unreadable" : run.notes.front()));
+  run.resume_from = newest.step->path;
+  return run;
+}
+
+namespace {
+
+class Run {
+ public:
+  Run(Device& device, Communicator& comm, const Corpus& corpus, const TrainOptions& options, TrainObserver& observer, TrainSummary* summary)
+      : device_(device), comm_(comm), corpus_(corpus), o_(options), observer_(observer), summary_(*summary), plan_(plan_of(options, comm.world())) {}
+
+  Status go() {
+    LLMOPS_TRY(set_up());
+    LLMOPS_TRY(resume_or_init());
+    if (root()) LLMOPS_TRY(observer_.on_plan(plan_));
+    const double start_s = monotonic_s();
+    Status status = plan_.finished ? Status() : loop();
+    if (status.ok() || status.code() == Code::interrupted) {
+      if (Status saved = finish_save(); !saved.ok()) status = saved;
+    }
+    summary_.wall_s = monotonic_s() - start_s;
+    summarize();
+    return status;
+  }
+
+ private:
+  bool root() const { return comm_.rank() == 0; }
+  int shards() const { return std::max(o_.parallel.shards, comm_.world()); }
+
+  Status set_up() {
+    const int local = shards() / comm_.world();
+    LLMOPS_ASSIGN(state_, TrainState::make(device_, comm_, o_.model, o_.parallel, o_.dtype, local));
+    LLMOPS_ASSIGN(trainer_, Trainer::make(device_, comm_, *state_, plan_.micro_batch, o_.seq));
+    plan_.train_tokens = corpus_.tokens(Split::train);
+    plan_.val_tokens = corpus_.tokens(Split::val);
+    LLMOPS_ASSIGN(order_, SampleOrder::create(plan_.train_tokens, o_.seq, o_.seed));
+    plan_.windows_per_epoch = order_.windows_per_epoch();
+    plan_.peak_flops_per_s = measure_matmul_flops_per_s(device_) * comm_.world();
+    if (!o_.out.empty()) saver_ = std::make_unique<ShardSaver>(o_.out);
+    return {};
+  }
+
+  Status resume_or_init() {
+    if (!o_.resume_from.empty()) {
+      LLMOPS_ASSIGN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(o_.resume_from));
+      LLMOPS_TRY(check_resume(*checkpoint));
+      LLMOPS_TRY(restore(*state_, *checkpoint, true, device_));
+      step_ = saved_step_ = checkpoint->step();
+      summary_.last_checkpoint = o_.resume_from;
+    } else if (!o_.init_from.empty()) {
+      LLMOPS_ASSIGN(const std::unique_ptr<TensorSource> source, open_source(o_.init_from));
+      LLMOPS_TRY(restore(*state_, *source, false, device_));
+    } else {
+      LLMOPS_TRY(state_->init_weights(o_.seed));
+    }
+    plan_.start_step = step_;
+    plan_.finished = step_ >= o_.steps;
+    samples_ = step_ * o_.batch;
+    if (root() && !o_.out.empty()) LLMOPS_TRY(open_logs());
+    LLMOPS_TRY(comm_.barrier(device_.compute()));
+    return device_.compute().sync();
+  }
+
+  // A step folder or a Hugging Face directory.
+  static Result<std::unique_ptr<TensorSource>> open_source(const std::string& path) {
+    auto native = Checkpoint::open(path);
+    if (native.ok()) return std::unique_ptr<TensorSource>(native.take());
+    return open_hf(path);
+  }
+
+  // What must be the same for the run to go on as it was.
+  Status check_resume(const Checkpoint& checkpoint) const {
+    const Json* train = checkpoint.meta().find("train");
+    if (!train) return invalid_error(fmt::format("{}: its manifest has no training state", o_.resume_from));
+    if (!(checkpoint.config() == o_.model))
+      return usage_error(fmt::format("{}: was saved by another model; give the model options of that run, or another --out", o_.resume_from));
+    struct Same {
+      const char* key;
+      Json now;
+    };
+    for (const Same& same : {Same{"data_fingerprint", to_hex(corpus_.fingerprint())}, Same{"batch", o_.batch}, Same{"seq", o_.seq},
+                             Same{"seed", static_cast<uint64_t>(o_.seed)}}) {
+      const Json* was = train->find(same.key);
+      if (!was || was->dump() != same.now.dump())
+        return usage_error(fmt::format("{}: {} was {}, is now {}; a resumed run keeps it", o_.resume_from, same.key,
+                                       was ? escape_control(was->dump()) : "not saved", same.now.dump()));
+    }
+    return {};
+  }
+
+  Status open_logs() {
+    LLMOPS_ASSIGN(metrics_, MetricsFile::open(o_.out + "/metrics.jsonl", step_));
+    if (o_.tensorboard) LLMOPS_ASSIGN(events_, EventWriter::create(o_.out, wall_time_s()));
+    return {};
+  }
+  static double wall_time_s() { return static_cast<double>(unix_time_ms()) * 1e-3; }
+
+  // The windows of my virtual shards: sample i of the run is the same whatever the layout.
+  Result<std::vector<std::vector<int32_t>>> my_windows() const {
+    const int local = shards() / comm_.world();
+    std::vector<std::vector<int32_t>> windows(static_cast<size_t>(local));
+    for (int i = 0; i < local; ++i) {
+      const Range range = split_range(o_.batch, shards(), comm_.rank() * local + i);
+      windows[i].resize(static_cast<size_t>(range.size() * (o_.seq + 1)));
+      for (int64_t k = 0; k < range.size(); ++k) {
+        const auto out = std::span(windows[i]).subspan(static_cast<size_t>(k * (o_.seq + 1)), static_cast<size_t>(o_.seq + 1));
+        LLMOPS_TRY(corpus_.read(Split::train, order_.offset(samples_ + range.begin + k), out));
+      }
+    }
+    return windows;
+  }
+
+  Flags flags() {
+    Flags flags{};
+    flags[static_cast<size_t>(Flag::cancel_signal)] = cancel_signal();
+    flags[static_cast<size_t>(Flag::time_up)] = o_.max_time_s > 0 && monotonic_s() - o_.start_s > o_.max_time_s;
+    flags[static_cast<size_t>(Flag::save_failed)] = !save_status_.ok();
+    return flags;
+  }
+
+  Status loop() {
+    while (step_ < o_.steps) {
+      collect_save();
+      const double start_s = monotonic_s();
+      LLMOPS_ASSIGN(const auto windows, my_windows());
+      const double data_s = monotonic_s() - start_s, lr = learning_rate(o_.lr, step_);
+      LLMOPS_ASSIGN(const StepResult result, trainer_->step(windows, plan_.tokens_per_step, step_ + 1, lr, o_.adamw, flags()));
+      if (!result.finite) return not_finite(result);
+      ++step_;
+      samples_ += o_.batch;
+      StepRecord record = record_of(result, lr, monotonic_s() - start_s, data_s);
+      const bool stop = result.flags[static_cast<size_t>(Flag::cancel_signal)] > 0 || result.flags[static_cast<size_t>(Flag::time_up)] > 0;
+      const bool failed = result.flags[static_cast<size_t>(Flag::save_failed)] > 0;
+      const bool last = step_ == o_.steps;
+      if (!failed && ((o_.val_every > 0 && step_ % o_.val_every == 0) || last)) LLMOPS_TRY(validate(&record));
+      if (!failed && !o_.out.empty() && (last || stop || (o_.save_every > 0 && step_ % o_.save_every == 0))) LLMOPS_TRY(save(&record));
+      if (root()) LLMOPS_TRY(report(record));
+      if (failed) return save_failure();
+      if (stop && !last) return stopped(result);
+    }
+    return {};
+  }
+
+  StepRecord record_of(const StepResult& result, double lr, double step_s, double data_s) {
+    step_ms_.push_back(step_s * 1e3);
+    summary_.final_loss = result.loss;
+    StepRecord r;
+    r.step = step_;
+    r.loss = result.loss;
+    r.grad_norm = result.grad_norm;
+    r.lr = lr;
+    r.step_ms = step_s * 1e3;
+    r.data_ms = data_s * 1e3;
+    r.comm_ms = result.comm_s * 1e3;
+    r.tokens_per_s = static_cast<double>(plan_.tokens_per_step) / step_s;
+    r.flops_per_s = plan_.flops_per_step / step_s;
+    r.mfu = plan_.peak_flops_per_s > 0 ? r.flops_per_s / plan_.peak_flops_per_s : 0;
+    r.tokens = step_ * plan_.tokens_per_step;
+    r.eta_s = static_cast<double>(o_.steps - step_) * step_s;
+    return r;
+  }
+
+  Status validate(StepRecord* record) {
+    const int64_t held = validation_windows(plan_.val_tokens, o_.seq);
+    const int64_t count = std::min(held, o_.val_windows > 0 ? o_.val_windows : kValWindows);
+    if (count == 0) return {};
+    const Range mine = split_range(count, comm_.world(), comm_.rank());
+    std::vector<int32_t> windows(static_cast<size_t>(mine.size() * (o_.seq + 1)));
+    for (int64_t i = 0; i < mine.size(); ++i)
+      LLMOPS_TRY(corpus_.read(Split::val, (mine.begin + i) * o_.seq,
+                              std::span(windows).subspan(static_cast<size_t>(i * (o_.seq + 1)), static_cast<size_t>(o_.seq + 1))));
+    LLMOPS_ASSIGN(const double sum, trainer_->loss_sum(windows));
+    record->val_loss = summary_.val_loss = sum / static_cast<double>(count * o_.seq);
+    return {};
+  }
+
+  Status report(const StepRecord& record) {
+    if (metrics_) LLMOPS_TRY(metrics_->append(to_json(record)));
+    if (events_) {
+      const double now = wall_time_s();
+      LLMOPS_TRY(events_->scalar("train/loss", record.step, static_cast<float>(record.loss), now));
+      LLMOPS_TRY(events_->scalar("train/grad_norm", record.step, static_cast<float>(record.grad_norm), now));
+      LLMOPS_TRY(events_->scalar("train/lr", record.step, static_cast<float>(record.lr), now));
+      LLMOPS_TRY(events_->scalar("train/tokens_per_s", record.step, static_cast<float>(record.tokens_per_s), now));
+      if (record.val_loss) LLMOPS_TRY(events_->scalar("val/loss", record.step, static_cast<float>(*record.val_loss), now));
+    }
+    return observer_.on_step(record);
+  }
+
+  Json meta() const {
+    Json train(Json::Object{});
+    train["step"] = step_;
+    train["samples_seen"] = samples_;
+    train["tokens_seen"] = step_ * plan_.tokens_per_step;
+    train["batch"] = o_.batch;
+    train["seq"] = o_.seq;
+    train["seed"] = static_cast<uint64_t>(o_.seed);
+    train["rng"] = "philox4x32-10, keyed by seed; stateless";
+    train["data_fingerprint"] = to_hex(corpus_.fingerprint());
+    train["dtype"] = info(o_.dtype).name;
+    train["dp"] = o_.parallel.dp;
+    train["zero"] = o_.parallel.zero;
+    train["shards"] = shards();
+    Json lr(Json::Object{});
+    lr["shape"] = name_of(o_.lr.shape);
+    lr["lr"] = o_.lr.lr;
+    lr["lr_min"] = o_.lr.lr_min;
+    lr["warmup_steps"] = o_.lr.warmup_steps;
+    lr["steps"] = o_.lr.steps;
+    lr["decay_fraction"] = o_.lr.decay_fraction;
+    train["lr_schedule"] = std::move(lr);
+    Json json(Json::Object{});
+    json["model"] = to_json(o_.model);
+    json["tokenizer"] = corpus_.tokenizer() ? corpus_.tokenizer()->to_json() : Json();
+    json["train"] = std::move(train);
+    return json;
+  }
+
+  Status save(StepRecord* record) {
+    const double start_s = monotonic_s();
+    SaveRequest request{.step = step_, .rank = comm_.rank(), .world = comm_.world(), .chunks = chunks_of(*state_), .meta = {}, .files = {}};
+    if (root()) {
+      request.meta = meta();
+      if (corpus_.tokenizer())
+        for (const NamedFile& file : corpus_.tokenizer()->files()) request.files.push_back({file.name, file.content});
+    }
+    const Status status = saver_->start(request);
+    collect_save();
+    if (!status.ok() && save_status_.ok()) save_status_ = status;
+    record->stall_ms = (monotonic_s() - start_s) * 1e3;
+    return {};
+  }
+
+  // Takes the result of a finished save.
+  void collect_save() {
+    if (saver_)
+      while (auto done = saver_->poll()) take(*done);
+  }
+  void take(const SaveReport& done) {
+    if (!done.status.ok()) {
+      if (save_status_.ok()) save_status_ = done.status;
+      return;
+    }
+    saved_step_ = done.step;
+    summary_.last_checkpoint = fmt::format("{}/step-{:08}", o_.out, done.step);
+    summary_.save_stall_s += done.stall_s;
+    summary_.save_drain_s += done.drain_s;
+    if (!root()) return;
+    if (o_.keep > 0)
+      if (auto dir = Dir::open(o_.out); dir.ok())
+        if (Status pruned = prune_steps(*dir, o_.keep); !pruned.ok()) warn(pruned.message());
+    observer_.on_save(done);
+  }
+
+  // The last save of a run is waited for; all ranks agree on how it went.
+  Status finish_save() {
+    if (!saver_) return {};
+    while (auto done = saver_->wait()) take(*done);
+    auto failed = device_.alloc(sizeof(double), Category::transient);
+    if (!failed.ok()) return failed.status();
+    *failed->as<double>() = save_status_.ok() ? 0 : 1;
+    LLMOPS_TRY(comm_.all_reduce(device_.compute(), failed->view(DType::f64, {1}), ReduceOp::max));
+    LLMOPS_TRY(device_.compute().sync());
+    return *failed->as<double>() > 0 ? save_failure() : Status();
+  }
+
+  Status save_failure() {
+    saver_->cancel();
+    while (auto done = saver_->wait()) take(*done);
+    const std::string last = summary_.last_checkpoint.empty() ? "no step was saved before" : "the last good step is " + summary_.last_checkpoint;
+    if (save_status_.ok()) return io_error(fmt::format("checkpoint of step {}: another rank could not write its shard; {}", step_, last));
+    return io_error(fmt::format("{}; {}", save_status_.message(), last));
+  }
+
+  Status not_finite(const StepResult& result) {
+    LLMOPS_ASSIGN(int rank, trainer_->rank_of_bad_gradient());
+    if (result.bad_shard >= 0) rank = result.bad_shard / (shards() / comm_.world());
+    const std::string what = result.bad_block >= 0 ? "gradient of " + trainer_->tensor_of_block(result.bad_block) : "loss";
+    return {Code::finding, fmt::format("step {}: the {} is not finite{}{}; nothing was updated{}", step_ + 1,
+                                       result.bad_shard >= 0 && result.bad_block >= 0 ? "loss and the " + what : what,
+                                       rank >= 0 ? fmt::format(" on rank {}", rank) : "",
+                                       result.bad_shard >= 0 ? fmt::format(" (loss {})", result.loss) : "",
+                                       summary_.last_checkpoint.empty() ? "" : ", last checkpoint " + summary_.last_checkpoint)};
+  }
+
+  Status stopped(const StepResult& result) {
+    const int signal = static_cast<int>(result.flags[static_cast<size_t>(Flag::cancel_signal)]);
+    const std::string why = signal ? fmt::format("signal {}", signal) : "the time limit";
+    if (o_.out.empty()) return {Code::interrupted, fmt::format("stopped by {} after step {}; nothing was saved, as there is no --out", why, step_)};
+    return {Code::interrupted, fmt::format("stopped by {} after step {}, which is saved; run again with --resume auto to go on", why, step_)};
+  }
+
+  void summarize() {
+    const SampleStats stats = statistics(step_ms_);
+    summary_.steps = static_cast<int64_t>(step_ms_.size());
+    summary_.tokens = summary_.steps * plan_.tokens_per_step;
+    summary_.step_ms_median = stats.median;
+    summary_.step_ms_p95 = stats.p95;
+    summary_.finished = step_ >= o_.steps;
+    for (int i = 0; i < static_cast<int>(Category::kCount); ++i) {
+      const auto category = static_cast<Category>(i);
+      if (device_.bytes_peak(category) > 0) summary_.memory_peak_bytes.push_back({std::string(name_of(category)), device_.bytes_peak(category)});
+    }
+  }
+
+  Device& device_;
+  Communicator& comm_;
+  const Corpus& corpus_;
+  const TrainOptions& o_;
+  TrainObserver& observer_;
+  TrainSummary& summary_;
+  TrainPlan plan_;
+  std::unique_ptr<TrainState> state_;
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<ShardSaver> saver_;
+  Status save_status_;  // of my shard: the first failure
+  SampleOrder order_;
+  std::optional<MetricsFile> metrics_;
+  std::optional<EventWriter> events_;
+  std::vector<double> step_ms_;
+  int64_t step_ = 0, samples_ = 0, saved_step_ = 0;
+};
+
+}  // namespace
+
+Status train_run(Device& device, Communicator& comm, const Corpus& corpus, const TrainOptions& options, TrainObserver& observer,
+                 TrainSummary* summary) {
+  return Run(device, comm, corpus, options, observer, summary).go();
+}
+
+}  // namespace llmops
