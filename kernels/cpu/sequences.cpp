@@ -17,4 +17,16 @@ Status check_sequences(const Sequences& sequences, int64_t q_rows, int64_t kv_ro
   return {};
 }
 
+Status check_disjoint(const Sequences& sequences) {
+  int64_t end = 0;
+  for (int64_t s = 0; s < sequences.count; ++s) {
+    const Sequence seq = sequences[s];
+    if (seq.kv_begin < end)
+      return invalid_error(fmt::format("sequence {}: KV rows from {} found, from {} or later expected: the gradients of two "
+                                       "sequences cannot share a row", s, seq.kv_begin, end));
+    end = seq.kv_begin + seq.kv_count;
+  }
+  return {};
+}
+
 }  // namespace llmops

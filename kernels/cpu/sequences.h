@@ -1,6 +1,8 @@
 // The ragged batch of the attention ops, read from their device tensors. Baseline code: safe to include before vec.h.
 #pragma once
 
+#include <utility>
+
 #include "kernels/ops.h"
 
 namespace llmops {
@@ -28,5 +30,18 @@ Sequences sequences_of(const Args& args) {
 
 // The offsets are data, so they are checked where they are read: no row outside [0, q_rows) and [0, kv_rows).
 Status check_sequences(const Sequences& sequences, int64_t q_rows, int64_t kv_rows);
+// For gradients: no KV row belongs to two sequences, and they are in order.
+Status check_disjoint(const Sequences& sequences);
+
+// f(begin, end) for every range of rows that no sequence owns, given the rows [begin, end) of sequence s.
+template <class RowsOf, class F>
+void for_unowned(int64_t sequences, int64_t rows, RowsOf rows_of, F f) {
+  int64_t next = 0;
+  for (int64_t s = 0; s <= sequences; ++s) {
+    const auto [begin, end] = s < sequences ? rows_of(s) : std::pair(rows, rows);
+    if (next < begin) f(next, begin);
+    if (next < end) next = end;
+  }
+}
 
 }  // namespace llmops

@@ -267,10 +267,33 @@ bool whole_tasks(const Cut& cut, int64_t threads) {
   return last * threads * 5 <= total * 7;
 }
 
+// Rows of no sequence have a gradient of 0.
+template <class T>
+void clear_rows(const TensorView& x, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row)
+    for (int64_t head = 0; head < x.dim[1]; ++head)
+      std::fill_n(static_cast<T*>(x.data) + row * x.stride[0] + head * x.stride[1], x.dim[2], T{});
+}
+
+template <class T>
+void clear_unowned(const AttentionBackwardArgs& args, const Sequences& sequences) {
+  const auto q_rows = [&](int64_t s) { return std::pair(sequences[s].q_begin, sequences[s].q_begin + sequences[s].q_count); };
+  const auto kv_rows = [&](int64_t s) {
+    return std::pair(sequences[s].kv_begin, sequences[s].kv_begin + sequences[s].kv_count);
+  };
+  for_unowned(sequences.count, args.q.dim[0], q_rows, [&](int64_t begin, int64_t end) { clear_rows<T>(args.dq, begin, end); });
+  for_unowned(sequences.count, args.k.dim[0], kv_rows, [&](int64_t begin, int64_t end) {
+    clear_rows<T>(args.dk, begin, end);
+    clear_rows<T>(args.dv, begin, end);
+  });
+}
+
 template <class T>
 Status run(Stream& stream, const AttentionBackwardArgs& args) {
   const Sequences sequences = sequences_of(args);
   LLMOPS_TRY(check_sequences(sequences, args.q.dim[0], args.k.dim[0]));
+  LLMOPS_TRY(check_disjoint(sequences));
+  clear_unowned<T>(args, sequences);
   Pool& pool = stream.device().pool();
   Cut cut{grouping_of(args), sequences, false, nullptr};
   cut.whole = whole_tasks(cut, pool.threads());
