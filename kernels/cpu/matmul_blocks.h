@@ -1,0 +1,28 @@
+// How a matmul is cut into tasks and blocks. Results do not depend on any of it (kernels/ops.h), only speed does.
+#pragma once
+
+#include <cstdint>
+
+namespace llmops {
+
+struct MatmulShape {
+  int64_t m, n, k;
+  int tile_rows, tile_cols;  // of the register tile
+  bool copies_a;             // a is packed or widened, block by block
+  bool b_ready;              // b is packed as f32
+};
+
+struct MatmulBlocks {
+  int64_t m, n, k;
+  int64_t chains;             // of 512 k; at least one, so that k = 0 writes zeros
+  int64_t m_task, n_task;     // rows and columns of one task
+  int64_t m_tasks, n_tasks;
+  int64_t m_block;            // rows of a that pass over the task's panels together
+  int64_t partial_elems, b_elems, a_elems;  // f32 scratch of a worker
+  int64_t worker_bytes;
+  int64_t shared_bytes;       // > 0: all of b is packed once, before the tasks
+};
+
+MatmulBlocks matmul_blocks(const MatmulShape& shape);
+
+}  // namespace llmops

@@ -1,0 +1,127 @@
+// The register tile of the matmul and its epilogue. Comes after vec.h, gelu.h and lanes.h.
+//
+// A tile is kTileRows x (kTilePanels * 16) sums held in registers. Its operands come k step by k step: 16 values of b per
+// panel (always packed: panel[k][16]) and one value of a per row, broadcast. A sum is one ascending chain of fma, so it does
+// not matter which tile, row or lane computes it.
+#pragma once
+
+#include "kernels/ops.h"
+
+namespace llmops::LLMOPS_ISA {
+
+// 12 accumulators of 8 lanes and 3 operands fill AVX2's 16 registers; 24 of 16 lanes leave AVX-512 eight for operands.
+#if LLMOPS_ISA_LEVEL == 3
+constexpr int kTileRows = 12, kTilePanels = 2;
+#else
+constexpr int kTileRows = 6, kTilePanels = 1;
+#endif
+constexpr int kTileCols = kTilePanels * kLanes;
+constexpr int64_t kChain = 512;  // k steps of one chain (kernels/ops.h)
+
+// The baseline emulates fma by a call per lane: unrolling there only costs compile time.
+#if LLMOPS_ISA_LEVEL == 1
+#define LLMOPS_UNROLL(n)
+#else
+#define LLMOPS_UNROLL_(text) _Pragma(#text)
+#define LLMOPS_UNROLL(n) LLMOPS_UNROLL_(GCC unroll n)
+#endif
+
+// Writes rows x cols finished sums (row stride kTileCols) to out at (m, n), through the epilogue.
+using Finish = void (*)(const MatmulArgs& args, const float* sums, int64_t m, int64_t n, int rows, int cols);
+
+struct Tile {
+  const float* a;         // row i, step k at a[i * a_row + k], or packed: a[k * kTileRows + i]
+  int64_t a_row;
+  const float* b;         // panel p, step k at b[p * b_panel + k * 16]
+  int64_t b_panel;
+  int64_t k;              // steps, at most kChain
+  float* partial;         // the sum of the earlier chains, kTileRows * kTileCols
+  bool first, last;       // of the chains
+  bool bare;              // f32 out and nothing to do but to store or accumulate
+  int rows, cols;         // valid part of the tile
+  int64_t m, n;           // its place in out
+  const MatmulArgs* args;
+  Finish finish;
+};
+
+template <class T>
+LLMOPS_INLINE T* at(const ConstTensorView& x, int64_t i, int64_t j) {
+  return const_cast<T*>(static_cast<const T*>(x.data)) + i * x.stride[0] + j;
+}
+
+// Out of line: four polynomials in each of the four finish_tile would be most of this source's code.
+__attribute__((noinline)) inline void activate(Activation act, F32x16& x) {
+  x = act == Activation::gelu_erf ? gelu_erf(x) : gelu_tanh(x);
+}
+__attribute__((noinline)) inline void times_activation_grad(Activation act, F32x16 u, F32x16& x) {
+  x = x * (act == Activation::gelu_erf ? gelu_erf_grad(u) : gelu_tanh_grad(u));
+}
+
+template <class T, class Out>
+void finish_tile(const MatmulArgs& args, const float* sums, int64_t m, int64_t n, int rows, int cols) {
+  for (int i = 0; i < rows; ++i, ++m, sums += kTileCols) {
+    for (int j = 0; j < cols; j += kLanes) {
+      const int part = cols - j < kLanes ? cols - j : kLanes;
+      F32x16 x = load(sums + j);
+      if (args.bias.present()) x = x + load_part(static_cast<const T*>(args.bias.data) + n + j, part);
+      if (args.act_backward.present()) {
+        times_activation_grad(args.act, load_part(at<const T>(args.act_backward, m, n + j), part), x);
+      } else if (args.act != Activation::none) {
+        if (args.aux.present()) store_part(at<T>(args.aux, m, n + j), x, part);
+        activate(args.act, x);
+      }
+      if (args.residual.present()) x = x + load_part(at<const T>(args.residual, m, n + j), part);
+      Out* out = at<Out>(args.out, m, n + j);
+      if (args.accumulate) x = load_part(out, part) + x;
+      store_part(out, x, part);
+    }
+  }
+}
+
+// kStepA: 1 for rows of a, kTileRows for a packed tile.
+template <int kRows, int kPanels, int kStepA>
+__attribute__((noinline)) void run_tile(const Tile& t) {
+  F32x16 sum[kRows][kPanels];
+LLMOPS_UNROLL(16)
+  for (int i = 0; i < kRows; ++i)
+LLMOPS_UNROLL(2)
+    for (int p = 0; p < kPanels; ++p) sum[i][p] = zero();
+  if (t.last && t.bare) {
+    const float* out = at<const float>(t.args->out, t.m, t.n);
+    for (int i = 0; i < t.rows; ++i, out += t.args->out.stride[0]) __builtin_prefetch(out, 1);
+  }
+  const float* a = t.a;
+  const float* b = t.b;
+  const int64_t a_row = kStepA == 1 ? t.a_row : 1, b_panel = t.b_panel;
+LLMOPS_UNROLL(4)
+  for (int64_t k = t.k; k > 0; --k, a += kStepA, b += kLanes) {
+    F32x16 right[kPanels];
+LLMOPS_UNROLL(2)
+    for (int p = 0; p < kPanels; ++p) right[p] = load(b + p * b_panel);
+LLMOPS_UNROLL(16)
+    for (int i = 0; i < kRows; ++i) {
+      const F32x16 left = set1(a[i * a_row]);
+LLMOPS_UNROLL(2)
+      for (int p = 0; p < kPanels; ++p) sum[i][p] = fma(left, right[p], sum[i][p]);
+    }
+  }
+  const auto each = [&](auto body) LLMOPS_BODY {
+LLMOPS_UNROLL(16)
+    for (int i = 0; i < kRows; ++i)
+LLMOPS_UNROLL(2)
+      for (int p = 0; p < kPanels; ++p) body(i, p, sum[i][p]);
+  };
+  if (!t.first) each([&](int i, int p, F32x16& x) LLMOPS_BODY { x = load(t.partial + i * kTileCols + p * kLanes) + x; });
+  if (t.last && t.bare && t.rows == kRows && t.cols == kPanels * kLanes) {
+    float* out = at<float>(t.args->out, t.m, t.n);
+    const int64_t stride = t.args->out.stride[0];
+    if (t.args->accumulate)
+      each([&](int i, int p, F32x16& x) LLMOPS_BODY { x = load(out + i * stride + p * kLanes) + x; });
+    each([&](int i, int p, F32x16& x) LLMOPS_BODY { store(out + i * stride + p * kLanes, x); });
+    return;
+  }
+  each([&](int i, int p, F32x16& x) LLMOPS_BODY { store(t.partial + i * kTileCols + p * kLanes, x); });
+  if (t.last) t.finish(*t.args, t.partial, t.m, t.n, t.rows, t.cols);
+}
+
+}  // namespace llmops::LLMOPS_ISA

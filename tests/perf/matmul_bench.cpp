@@ -1,0 +1,219 @@
+// Rates of the CPU matmul on the shapes of the models, beside OpenBLAS and oneDNN when they are installed. A benchmark, not
+// a test: each shape is first compared with a double loop, buffers rotate past the cache, and peers run alternately.
+//   perf_matmul [--threads N] [--seconds S per shape] [--only TEXT]
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "kernels/ops.h"
+
+using namespace llmops;
+
+namespace {
+
+struct Case {
+  const char* name;
+  int64_t m, n, k;
+  bool a_trans, b_trans, accumulate;
+  bool packed = false;
+};
+
+// The char model (768 tokens) and GPT-2 124M (256 tokens), forward, dgrad, wgrad; decode.
+constexpr Case kCases[] = {
+    {"qkv", 768, 384, 128, false, true, false},        {"up", 768, 512, 128, false, true, false},
+    {"down", 768, 128, 512, false, true, false},       {"proj", 768, 128, 128, false, true, false},
+    {"head", 768, 65, 128, false, true, false},        {"qkv dgrad", 768, 128, 384, false, false, false},
+    {"up dgrad", 768, 128, 512, false, false, false},  {"down dgrad", 768, 512, 128, false, false, false},
+    {"head dgrad", 768, 128, 65, false, false, false}, {"qkv wgrad", 384, 128, 768, true, false, true},
+    {"up wgrad", 512, 128, 768, true, false, true},    {"down wgrad", 128, 512, 768, true, false, true},
+    {"proj wgrad", 128, 128, 768, true, false, true},  {"head wgrad", 65, 128, 768, true, false, true},
+    {"gpt2 proj", 256, 768, 768, false, true, false},  {"gpt2 qkv", 256, 2304, 768, false, true, false},
+    {"gpt2 up", 256, 3072, 768, false, true, false},   {"gpt2 down", 256, 768, 3072, false, true, false},
+    {"gpt2 up dgrad", 256, 768, 3072, false, false, false}, {"gpt2 down dgrad", 256, 3072, 768, false, false, false},
+    {"gpt2 up wgrad", 3072, 768, 256, true, false, true}, {"gpt2 down wgrad", 768, 3072, 256, true, false, true},
+    {"gpt2 head", 256, 50304, 768, false, true, false}, {"gpt2 head dgrad", 256, 768, 50304, false, false, false},
+    {"gpt2 head wgrad", 50304, 768, 256, true, false, true}, {"gemv", 1, 768, 768, false, true, false},
+    {"gemv packed", 1, 768, 768, false, true, false, true}, {"gemv head", 1, 50304, 768, false, true, false},
+    {"gemv head packed", 1, 50304, 768, false, true, false, true}, {"decode 4", 4, 3072, 768, false, true, false},
+    {"square", 1024, 1024, 1024, false, true, false},
+};
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// dnnl_sgemm(row major; 'N' or 'T'); cblas_sgemm with 101 row major, 111 no transpose, 112 transpose.
+using DnnlSgemm = int (*)(char, char, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t, float,
+                          float*, int64_t);
+using CblasSgemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
+
+struct Peers {
+  DnnlSgemm dnnl = nullptr;
+  CblasSgemm cblas = nullptr;
+};
+
+void* open_first(std::initializer_list<const char*> names) {
+  for (const char* name : names)
+    if (void* handle = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return handle;
+  return nullptr;
+}
+
+Peers open_peers(int threads) {
+  // Read by the libraries when they load: the same number of threads as ours, and the kernels of this CPU.
+  const std::string count = std::to_string(threads);
+  for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) setenv(name, count.c_str(), 1);
+  unsetenv("OPENBLAS_CORETYPE");
+  Peers peers;
+  if (void* lib = open_first({"libdnnl.so.3", "libdnnl.so.2"}))
+    peers.dnnl = reinterpret_cast<DnnlSgemm>(dlsym(lib, "dnnl_sgemm"));
+  if (void* lib = open_first({"libopenblas.so.0"})) peers.cblas = reinterpret_cast<CblasSgemm>(dlsym(lib, "cblas_sgemm"));
+  return peers;
+}
+
+struct Times {
+  std::vector<double> s;
+  double best() const { return s.empty() ? NAN : *std::min_element(s.begin(), s.end()); }
+  double median() {
+    if (s.empty()) return NAN;
+    std::sort(s.begin(), s.end());
+    return s[s.size() / 2];
+  }
+};
+
+void fill(float* p, int64_t count, uint64_t seed) {
+  for (int64_t i = 0; i < count; ++i) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    p[i] = static_cast<float>(static_cast<int64_t>(seed >> 40) - (1 << 23)) / (1 << 23);
+  }
+}
+
+// A few hundred elements of out against a double sum. The bound is that of k roundings of a sum of |a b|.
+bool verify(const Case& c, const float* a, const float* b, const float* out) {
+  for (int64_t i = 0; i < 300; ++i) {
+    const int64_t m = i * 7919 % c.m, n = i * 104729 % c.n;
+    double sum = 0, size = 0;
+    for (int64_t k = 0; k < c.k; ++k) {
+      const double term = double{a[c.a_trans ? k * c.m + m : m * c.k + k]} * b[c.b_trans ? n * c.k + k : k * c.n + n];
+      sum += term;
+      size += std::fabs(term);
+    }
+    if (!(std::fabs(out[m * c.n + n] - sum) <= size * static_cast<double>(c.k) * 0x1p-24 + 1e-30)) {
+      std::fprintf(stderr, "%s: out[%ld,%ld] = %g, expected %g\n", c.name, m, n, out[m * c.n + n], sum);
+      return false;
+    }
+  }
+  return true;
+}
+
+// Rotating copies, so that weights and activations come from memory as they do within a step (up to 64 MiB of them).
+struct Data {
+  int64_t copies;
+  std::vector<Buffer> a, b, out, packed;
+};
+
+bool run_case(Device& device, const Case& c, const Peers& peers, double seconds) {
+  const int64_t bytes = 4 * (c.m * c.k + c.k * c.n + c.m * c.n);
+  Data d;
+  d.copies = std::clamp<int64_t>((int64_t{64} << 20) / bytes, 1, 16);
+  for (int64_t i = 0; i < d.copies; ++i) {
+    for (auto [list, count] : {std::pair{&d.a, c.m * c.k}, {&d.b, c.k * c.n}, {&d.out, c.m * c.n}}) {
+      auto buffer = device.alloc(count * 4, Category::transient);
+      if (!buffer.ok()) return false;
+      list->push_back(buffer.take());
+    }
+    fill(d.a.back().as<float>(), c.m * c.k, 1);
+    fill(d.b.back().as<float>(), c.k * c.n, 2);
+    if (!c.packed) continue;
+    auto buffer = device.alloc(matmul_pack_bytes(DType::f32, c.k, c.n), Category::transient);
+    if (!buffer.ok()) return false;
+    d.packed.push_back(buffer.take());
+  }
+  const auto args_of = [&](int64_t i) {
+    MatmulArgs args = {};
+    args.a = c.a_trans ? d.a[i].view(DType::f32, {c.k, c.m}) : d.a[i].view(DType::f32, {c.m, c.k});
+    args.b.data = c.b_trans ? d.b[i].view(DType::f32, {c.n, c.k}) : d.b[i].view(DType::f32, {c.k, c.n});
+    args.out = d.out[i].view(DType::f32, {c.m, c.n});
+    args.a_trans = c.a_trans;
+    args.b_trans = c.b_trans;
+    args.accumulate = c.accumulate;
+    return args;
+  };
+  std::vector<std::function<void(int64_t)>> runs;
+  runs.push_back([&](int64_t i) {
+    MatmulArgs args = args_of(i);
+    if (c.packed) {
+      args.b.data = d.packed[i].view(DType::u8, {d.packed[i].bytes()});
+      args.b.pack = Pack::panels;
+    }
+    if (Status s = matmul(device.compute(), args); !s.ok()) std::fprintf(stderr, "%s\n", s.message().c_str());
+  });
+  if (peers.dnnl)
+    runs.push_back([&](int64_t i) {
+      peers.dnnl(c.a_trans ? 'T' : 'N', c.b_trans ? 'T' : 'N', c.m, c.n, c.k, 1, d.a[i].as<float>(), c.a_trans ? c.m : c.k,
+                 d.b[i].as<float>(), c.b_trans ? c.k : c.n, c.accumulate, d.out[i].as<float>(), c.n);
+    });
+  if (peers.cblas)
+    runs.push_back([&](int64_t i) {
+      peers.cblas(101, c.a_trans ? 112 : 111, c.b_trans ? 112 : 111, c.m, c.n, c.k, 1, d.a[i].as<float>(),
+                  c.a_trans ? c.m : c.k, d.b[i].as<float>(), c.b_trans ? c.k : c.n, c.accumulate, d.out[i].as<float>(), c.n);
+    });
+
+  for (int64_t i = 0; c.packed && i < d.copies; ++i) {
+    const MatmulPackArgs pack = {args_of(i).b.data, d.packed[i].view(DType::u8, {d.packed[i].bytes()}), c.b_trans};
+    if (!matmul_pack(device.compute(), pack).ok()) return false;
+  }
+  std::memset(d.out[0].data(), 0, d.out[0].bytes());
+  runs[0](0);
+  if (!device.compute().sync().ok() || !verify(c, d.a[0].as<float>(), d.b[0].as<float>(), d.out[0].as<float>())) return false;
+
+  // Blocks of one library at a time (others' threads spin for a while after a call), alternating.
+  std::vector<Times> times(runs.size());
+  const double end = now_s() + seconds;
+  int64_t copy = 0;
+  for (int round = 0; round < 2 || now_s() < end; ++round)
+    for (size_t r = 0; r < runs.size(); ++r) {
+      const double block_end = now_s() + seconds / 12;
+      for (int i = 0; i < 3 || now_s() < block_end; ++i, copy = (copy + 1) % d.copies) {
+        const double start = now_s();
+        runs[r](copy);
+        if (i > 0) times[r].s.push_back(now_s() - start);
+      }
+    }
+  const double gflop = 2e-9 * static_cast<double>(c.m) * static_cast<double>(c.n) * static_cast<double>(c.k);
+  std::printf("%-17s %5ldx%5ldx%5ld %c%c", c.name, c.m, c.n, c.k, c.a_trans ? 'T' : 'N', c.b_trans ? 'T' : 'N');
+  for (Times& t : times) std::printf("   %6.1f %6.1f", gflop / t.best(), gflop / t.median());
+  std::printf("   %5.1f GB/s", static_cast<double>(bytes) * 1e-9 / times[0].best());
+  std::printf("\n");
+  std::fflush(stdout);
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int threads = 1;
+  double seconds = 0.5;
+  const char* only = "";
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (!std::strcmp(argv[i], "--threads")) threads = std::atoi(argv[i + 1]);
+    if (!std::strcmp(argv[i], "--seconds")) seconds = std::atof(argv[i + 1]);
+    if (!std::strcmp(argv[i], "--only")) only = argv[i + 1];
+  }
+  const Peers peers = open_peers(threads);
+  auto device = Device::open_cpu({.threads = threads});
+  if (!device.ok()) return std::fprintf(stderr, "%s\n", device.status().message().c_str()), 4;
+  std::printf("%d threads, %s; GFLOP/s, best and median: llmops%s%s; bytes of a, b and out per best second of llmops\n", threads,
+              std::string(name_of((*device)->isa())).c_str(), peers.dnnl ? ", oneDNN" : "", peers.cblas ? ", OpenBLAS" : "");
+  for (const Case& c : kCases)
+    if (std::strstr(c.name, only) && !run_case(**device, c, peers, seconds)) return 1;
+  return 0;
+}
