@@ -121,7 +121,9 @@ class Run {
 
   Status open_logs() {
     LLMOPS_ASSIGN(metrics_, MetricsFile::open(o_.out + "/metrics.jsonl", step_));
-    if (o_.tensorboard) LLMOPS_ASSIGN(events_, EventWriter::create(o_.out, wall_time_s()));
+    if (o_.tensorboard) {
+      LLMOPS_ASSIGN(events_, EventWriter::create(o_.out, wall_time_s()));
+    }
     return {};
   }
   static double wall_time_s() { return static_cast<double>(unix_time_ms()) * 1e-3; }
