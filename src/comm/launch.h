@@ -46,7 +46,7 @@ struct RunOptions {
 // - Ranks are in process groups of their own: they see SIGINT and SIGTERM once, as we forward them, also when a
 //   terminal or timeout(1) signals the whole group. They are killed when we die, however that happens.
 // - A rank that fails aborts the group: waiting peers return Code::peer. A rank killed by a signal is named on stderr.
-// The group's code: if a rank was killed by the signal that we forwarded, 128 + signal (re-raise it); else if a rank was
+// The group's code: if a rank was killed by the signal that we forwarded, 128 + signal (re-raise it); else if one was
 // killed, 5; else the first of 4, 3, 2, 5, 1, 75 that a rank ended with (5 comes after its causes, for it is their echo
 // in the peers; 75 thus means that all ranks ended with 0 or 75); an unknown code counts as 5; else 0.
 Result<int> run_ranks(int ranks, const std::vector<std::string>& args, const RunOptions& options = {});
