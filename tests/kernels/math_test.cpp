@@ -17,12 +17,12 @@ constexpr float kDenormal = std::numeric_limits<float>::denorm_min();
 
 using Function = void (*)(const float*, float*, int64_t);
 
-std::vector<float> apply(Function f, const std::vector<float>& x) {
+std::vector<float> results(Function f, const std::vector<float>& x) {
   std::vector<float> y(x.size());
   f(x.data(), y.data(), int64_t(x.size()));
   return y;
 }
-float one(Function f, float x) { return apply(f, {x})[0]; }
+float one(Function f, float x) { return results(f, {x})[0]; }
 
 // `count` numbers from low to high; evenly spaced, or evenly in the logarithm.
 std::vector<float> spaced(double low, double high, int count, bool logarithmic = false) {
@@ -39,7 +39,7 @@ double ulp(double x) { return std::ldexp(1.0, std::max(std::ilogb(x), -126) - 23
 
 enum class Measure { ulps, absolute };
 double worst(Function f, double (*exact)(double), const std::vector<float>& x, Measure measure) {
-  const std::vector<float> y = apply(f, x);
+  const std::vector<float> y = results(f, x);
   double worst = 0;
   for (size_t i = 0; i < x.size(); ++i) {
     const double want = exact(double(x[i])), off = std::abs(double(y[i]) - want);
@@ -103,7 +103,7 @@ TEST_CASE("math: equal bits on every instruction set") {
   for (const auto& part : {spaced(-110, 95, 30'000), spaced(-5, 5, 30'000), spaced(1e-40, 3e38, 30'000, true)})
     x.insert(x.end(), part.begin(), part.end());
   const auto bits_differ = [&](Function f, Function g) {
-    const std::vector<float> a = apply(f, x), b = apply(g, x);
+    const std::vector<float> a = results(f, x), b = results(g, x);
     for (size_t i = 0; i < x.size(); ++i)  // NaNs may differ in their sign and payload
       if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i]) && !(std::isnan(a[i]) && std::isnan(b[i])))
         return fmt::format("x = {:.9g}: {:.9g} against {:.9g}", x[i], a[i], b[i]);
