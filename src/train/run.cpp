@@ -301,7 +301,7 @@ class Run {
     saver_->cancel();
     while (auto done = saver_->wait()) take(*done);
     const std::string last = summary_.last_checkpoint.empty() ? "no step was saved before" : "the last good step is " + summary_.last_checkpoint;
-    if (save_status_.ok()) return io_error(fmt::format("checkpoint of step {}: another rank could not write its shard; {}", step_, last));
+    if (save_status_.ok()) return io_error("");  // the rank that failed says why
     return io_error(fmt::format("{}; {}", save_status_.message(), last));
   }
 

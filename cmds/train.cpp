@@ -1,0 +1,218 @@
+// llmops train: data-parallel training on the ranks of this machine.
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "base/run.h"
+#include "base/text.h"
+#include "cmds/train_options.h"
+#include "comm/launch.h"
+#include "report/progress.h"
+
+namespace llmops {
+namespace {
+
+using namespace train_command_detail;
+
+// How the parent hands the corpus and the step to go on from to its ranks.
+constexpr const char* kCorpusFd = "LLMOPS_RANK_CORPUS_FD";
+constexpr const char* kResumeFrom = "LLMOPS_RANK_RESUME_FROM";
+
+Report plan_report(const TrainPlan& plan, const TrainOptions& t, int world) {
+  Report report;
+  report.summary({"params", "parameters", Unit::count}, plan.params);
+  report.summary({"ranks", "ranks"}, world);
+  report.summary({"tokens_per_step", "tokens per step", Unit::count}, plan.tokens_per_step);
+  report.summary({"micro_batch", "windows per forward"}, plan.micro_batch);
+  report.summary({"flops_per_step", "FLOPs per step (matmuls, causal half of attention)", Unit::flops}, plan.flops_per_step);
+  int64_t total = 0;
+  for (const auto& [category, bytes] : plan.memory_bytes) {
+    report.summary({"memory_" + category + "_bytes", "memory per rank: " + category, Unit::bytes}, bytes);
+    total += bytes;
+  }
+  report.summary({"memory_bytes", "memory per rank", Unit::bytes}, total);
+  report.summary({"checkpoint_bytes", "checkpoint size", Unit::bytes}, plan.checkpoint_bytes);
+  if (!t.out.empty())
+    if (auto free = free_bytes(t.out); free.ok()) {
+      report.summary({"disk_free_bytes", "free disk", Unit::bytes}, *free);
+      if (*free < plan.checkpoint_bytes) report.note("a checkpoint does not fit on the disk of " + t.out);
+    }
+  return report;
+}
+
+class Printer : public TrainObserver {
+ public:
+  Printer(Context& context, const Options& options, const TrainOptions& train, int world)
+      : context_(context), options_(options), train_(train), world_(world), writer_(context.out, context.format, context.colour),
+        progress_("train", static_cast<double>(train.steps)) {}
+
+  Status on_plan(const TrainPlan& plan) override {
+    log(LogLevel::normal, fmt::format("train: {} parameters, {} rank{} x {} thread{}, {} tokens per step, {} training tokens{}", for_people(plan.params, Unit::count), world_,
+                                      world_ == 1 ? "" : "s", threads_, threads_ == 1 ? "" : "s", plan.tokens_per_step, plan.train_tokens,
+                                      plan.start_step > 0 ? fmt::format(", going on after step {}", plan.start_step) : ""));
+    if (plan.peak_flops_per_s > 0)
+      log(LogLevel::normal, fmt::format("train: MFU = matmul FLOPs (causal half of attention) per second / {}, the matmul rate measured at start",
+                                        for_people(plan.peak_flops_per_s, Unit::flops_per_s)));
+    return writer_.begin({{"step", "step"},
+                          {"loss", "loss", Unit::none, 5},
+                          {"val_loss", "val loss", Unit::none, 5},
+                          {"grad_norm", "norm", Unit::none, 4},
+                          {"lr", "lr", Unit::none, 3},
+                          {"step_ms", "step", Unit::ms},
+                          {"tokens_per_s", "tok/s", Unit::tokens_per_s},
+                          {"flops_per_s", "rate", Unit::flops_per_s},
+                          {"mfu", "MFU", Unit::ratio},
+                          {"data_ms", "data", Unit::ms},
+                          {"comm_ms", "comm", Unit::ms},
+                          {"eta_s", "ETA", Unit::s}});
+  }
+
+  Status on_step(const StepRecord& record) override {
+    const bool people = context_.format == Format::table || context_.format == Format::md;
+    progress_.update(static_cast<double>(record.step), fmt::format("loss {:.4f}", record.loss));
+    const bool wanted = record.step == 1 || record.step % options_.log_every == 0 || record.step == train_.steps || record.val_loss;
+    if (people && (!wanted || log_level() == LogLevel::quiet)) return {};
+    progress_.clear();
+    Json json = to_json(record);
+    json["eta_s"] = record.eta_s;
+    return writer_.record(json);
+  }
+
+  void on_save(const SaveReport& report) override {
+    progress_.clear();
+    log(LogLevel::verbose, fmt::format("train: saved step {}: {} in {}, training held for {}", report.step, format_bytes(report.bytes),
+                                       format_duration(report.drain_s), format_duration(report.stall_s)));
+  }
+
+  Status finish(const TrainSummary& s, const Status& status) {
+    progress_.clear();
+    Report report;
+    report.summary({"steps", "steps"}, s.steps);
+    report.summary({"tokens", "tokens", Unit::count}, s.tokens);
+    report.summary({"wall_s", "wall time", Unit::s}, s.wall_s);
+    report.summary({"step_ms_median", "median step", Unit::ms}, s.step_ms_median);
+    report.summary({"step_ms_p95", "95 % of steps below", Unit::ms}, s.step_ms_p95);
+    report.summary({"final_loss", "training loss", Unit::none, 5}, s.steps > 0 ? Json(s.final_loss) : Json());
+    report.summary({"val_loss", "validation loss", Unit::none, 5}, s.val_loss ? Json(*s.val_loss) : Json());
+    report.summary({"last_checkpoint", "last checkpoint"}, s.last_checkpoint.empty() ? Json() : Json(s.last_checkpoint));
+    report.summary({"save_stall_s", "training held by saves", Unit::s}, s.save_stall_s);
+    report.summary({"save_drain_s", "saving beside training", Unit::s}, s.save_drain_s);
+    Json memory(Json::Object{});
+    for (const auto& [category, bytes] : s.memory_peak_bytes) memory[category] = bytes;
+    report.extra("memory_peak_bytes", std::move(memory));
+    report.extra("finished", s.finished);
+    report.extra("options", context_.options.echo());
+    if (s.finished && s.steps == 0) report.note("the run was finished already: nothing to do");
+    if (status.code() == Code::interrupted && !train_.out.empty())
+      report.note("to go on: run the same command with --resume auto");
+    return writer_.end(report);
+  }
+  void threads(int n) { threads_ = n; }
+
+ private:
+  Context& context_;
+  const Options& options_;
+  const TrainOptions& train_;
+  int world_, threads_ = 1;
+  ReportWriter writer_;
+  Progress progress_;
+};
+
+std::vector<std::string> own_arguments() {
+  std::vector<std::string> args;
+  if (auto text = read_file("/proc/self/cmdline"); text.ok())
+    for (size_t begin = 0, end; (end = text->find('\0', begin)) != std::string::npos; begin = end + 1)
+      args.push_back(text->substr(begin, end - begin));
+  return args;
+}
+
+// run.toml: the resolved options in the form that --config reads, with who ran it where.
+Status write_run_file(const Context& context, const std::string& dir, int world) {
+  char host[256] = "unknown";
+  gethostname(host, sizeof host - 1);
+  return write_file_durable(dir + "/run.toml", fmt::format("# llmops {} ({}), host {}, {} ranks. Repeat: llmops train --config THIS_FILE --out OTHER_DIR\n{}",
+                                                           build_version(), build_commit(), escape_control(host), world,
+                                                           context.options.to_toml("train")));
+}
+
+// The parent of several ranks: reads the data once and leaves the rest to them.
+Status run_parent(const Corpus& corpus, const PreparedRun& prepared, int world, Context& context) {
+  const int fd = memfd_create("llmops-corpus", 0);
+  if (fd < 0) return errno_status("corpus", "cannot make a memory file", errno);
+  LLMOPS_TRY(corpus.save_to(fd));
+  RunOptions options;
+  options.env = {fmt::format("{}={}", kCorpusFd, fd), fmt::format("{}={}", kResumeFrom, prepared.resume_from)};
+  LLMOPS_ASSIGN(const int code, run_ranks(world, own_arguments(), options));
+  close(fd);
+  if (code > 128) {
+    context.die_by_signal = true;
+    return {Code::interrupted, ""};
+  }
+  for (Code candidate : {Code::ok, Code::finding, Code::usage, Code::invalid, Code::io, Code::peer, Code::interrupted})
+    if (exit_code(candidate) == code) return candidate == Code::ok ? Status() : Status(candidate, "");
+  return peer_error("");
+}
+
+// One rank, or the only one.
+Status run_rank(const Options& o, TrainOptions t, const Corpus& corpus, const Launch& launch, Context& context) {
+  const int threads = o.threads ? static_cast<int>(*o.threads) : std::max(1, usable_cores() / launch.world);
+  LLMOPS_ASSIGN(const std::unique_ptr<Device> device, Device::open_cpu({.threads = threads}));
+  LLMOPS_ASSIGN(const std::unique_ptr<Communicator> comm, open_communicator(*device, launch, {.deadline_s = o.deadline_s}));
+  Printer printer(context, o, t, launch.world);
+  printer.threads(threads);
+  TrainSummary summary;
+  Status status = train_run(*device, *comm, corpus, t, printer, &summary);
+  const bool told_by_root = status.code() == Code::interrupted || status.code() == Code::finding || status.code() == Code::usage;
+  if (launch.rank != 0) return told_by_root ? Status(status.code(), "") : status.in(fmt::format("rank {}", launch.rank));
+  if (status.code() == Code::interrupted && t.out.empty()) context.die_by_signal = true;
+  const Status printed = printer.finish(summary, status);
+  return status.ok() ? printed : status;
+}
+
+Status run(Options& o, Context& context) {
+  LLMOPS_ASSIGN(const Launch launch, parse_launch_env(o.ranks ? std::optional<int>(static_cast<int>(*o.ranks)) : std::nullopt));
+  if (launch.role != Launch::Role::member)
+    for (const std::string& note : launch.notes) log(LogLevel::normal, "train: " + note);
+  LLMOPS_ASSIGN(TrainOptions t, resolve(o, launch.world));
+  t.start_s = monotonic_s();
+  if (launch.role == Launch::Role::member) {
+    const char* fd = std::getenv(kCorpusFd);
+    const char* from = std::getenv(kResumeFrom);
+    if (!fd || !from) return peer_error("a rank was started without its corpus");
+    LLMOPS_ASSIGN(const Corpus corpus, Corpus::load_from(std::atoi(fd)));
+    LLMOPS_TRY(resolve_model(o, corpus, &t));
+    t.resume_from = from;
+    return run_rank(o, std::move(t), corpus, launch, context);
+  }
+  LLMOPS_ASSIGN(const Corpus corpus, Corpus::open(data_options(o)));
+  LLMOPS_TRY(resolve_model(o, corpus, &t));
+  LLMOPS_TRY(SampleOrder::create(corpus.tokens(Split::train), t.seq, t.seed).status());
+  if (o.dry_run) return context.print(plan_report(plan_of(t, launch.world), t, launch.world));
+  Pool pool(usable_cores());
+  LLMOPS_ASSIGN(const PreparedRun prepared, prepare_run(t.out, o.resume, pool));
+  for (const std::string& note : prepared.notes) warn("train: skipped " + note);
+  if (!t.out.empty()) LLMOPS_TRY(write_run_file(context, t.out, launch.world));
+  if (launch.role == Launch::Role::parent) return run_parent(corpus, prepared, launch.world, context);
+  t.resume_from = prepared.resume_from;
+  return run_rank(o, std::move(t), corpus, launch, context);
+}
+
+}  // namespace
+
+Command train_command() {
+  return make_command<Options, declare, run>({
+      .name = "train",
+      .summary = "train a model: data parallel, ZeRO-1, checkpoints, exact resume",
+      .description = "Trains a GPT-2, Llama or Qwen3 model on the ranks of this machine. The same seed, data and --shards give the same bits "
+                     "for any number of ranks and threads, across kills and resumes.\n\n"
+                     "With --out DIR a run keeps checkpoints (DIR/step-%08d), metrics.jsonl and run.toml. SIGTERM, SIGINT and --max-time save and "
+                     "end with exit code 75; --resume auto goes on. A loss or gradient that is not finite stops the run before the update with exit code 1.",
+      .examples = {{"llmops train --model char --data FILE --steps 200 --out runs/char", "nanoGPT's character model on a text"},
+                   {"llmops train --model char --data FILE --steps 400 --out runs/char --resume auto --ranks 2", "go on with two ranks"},
+                   {"llmops train --model gpt2:6x384 --data FILE --dry-run", "what a run would need"}},
+  });
+}
+
+}  // namespace llmops

@@ -1,0 +1,54 @@
+#include "ckpt/digest.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace llmops {
+namespace {
+
+// Odd 64-bit constants; multiply and xor-shift as in the finalizers of MurmurHash3 (A. Appleby) and splitmix64 (S. Vigna).
+template <class Bits>
+DigestSum run_of(const char* data, uint64_t first, int64_t count) {
+  DigestSum sum;
+  for (int64_t i = 0; i < count; ++i) {
+    Bits bits;
+    std::memcpy(&bits, data + i * static_cast<int64_t>(sizeof bits), sizeof bits);
+    uint64_t x = (first + static_cast<uint64_t>(i)) * 0x9E3779B97F4A7C15ull ^ (static_cast<uint64_t>(bits) + 0x632BE59BD9B4E019ull) * 0xD6E8FEB86659FD93ull;
+    x = (x ^ x >> 32) * 0xBF58476D1CE4E5B9ull;
+    x ^= x >> 29;
+    sum.lo += x;
+    x *= 0x94D049BB133111EBull;
+    sum.hi += x ^ x >> 31;
+  }
+  return sum;
+}
+
+}  // namespace
+
+DigestSum digest_run(const void* data, int element_bytes, uint64_t first, int64_t count) {
+  const auto* bytes = static_cast<const char*>(data);
+  switch (element_bytes) {
+    case 1: return run_of<uint8_t>(bytes, first, count);
+    case 2: return run_of<uint16_t>(bytes, first, count);
+    case 4: return run_of<uint32_t>(bytes, first, count);
+    default: return run_of<uint64_t>(bytes, first, count);
+  }
+}
+
+DigestSum digest_box(const void* data, int element_bytes, const Shape& shape, const Box& box) {
+  if (shape.size() < 2) return digest_run(data, element_bytes, shape.empty() ? 0 : static_cast<uint64_t>(box.offset[0]), shape.empty() ? 1 : box.extent[0]);
+  DigestSum sum;
+  const auto* bytes = static_cast<const char*>(data);
+  for (int64_t row = 0; row < box.extent[0]; ++row)
+    sum.add(digest_run(bytes + row * box.extent[1] * element_bytes, element_bytes,
+                       static_cast<uint64_t>((box.offset[0] + row) * shape[1] + box.offset[1]), box.extent[1]));
+  return sum;
+}
+
+Hash128 finish_digest(const DigestSum& sum, DType dtype, const Shape& shape) {
+  const std::string text = fmt::format("{} [{}] {:016x}{:016x}", info(dtype).name, fmt::join(shape, ","), sum.hi, sum.lo);
+  return hash128(std::as_bytes(std::span(text)));
+}
+
+}  // namespace llmops

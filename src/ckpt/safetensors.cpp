@@ -1,0 +1,126 @@
+#include "ckpt/safetensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/checked.h"
+#include "base/text.h"
+
+namespace llmops {
+namespace {
+
+constexpr int64_t kHeaderMax = 100'000'000;  // the reference reader's limit
+
+Status wrong(const std::string& what) { return invalid_error("safetensors header: " + what); }
+
+Result<SafeTensor> read_entry(const std::string& name, const Json& json, int64_t data_begin) {
+  SafeTensor tensor;
+  tensor.name = name;
+  const std::string shown = escape_control(name.substr(0, 200));
+  const Json *dtype = json.find("dtype"), *shape = json.find("shape"), *offsets = json.find("data_offsets");
+  if (!dtype || !dtype->is_string() || !shape || !shape->is_array() || !offsets || offsets->as_array().size() != 2)
+    return wrong(fmt::format("tensor {} needs dtype, shape and two data_offsets", shown));
+  const auto known = dtype_from_name(dtype->as_string());
+  if (!known || info(*known).name != dtype->as_string()) return wrong(fmt::format("tensor {} has dtype {}, which this release does not read", shown, escape_control(dtype->as_string())));
+  tensor.dtype = *known;
+  for (const Json& n : shape->as_array()) {
+    if (!n.is_integer() || n.as_int(-1) < 0) return wrong(fmt::format("tensor {} has a shape that is no list of integers >= 0", shown));
+    tensor.shape.push_back(n.as_int());
+  }
+  int64_t range[2];
+  for (int i = 0; i < 2; ++i) {
+    const Json& offset = offsets->as_array()[i];
+    if (!offset.is_integer() || offset.as_int(-1) < 0) return wrong(fmt::format("tensor {} has data_offsets that are no integers >= 0", shown));
+    const auto absolute = checked_add(offset.as_int(), data_begin);
+    if (!absolute) return wrong(fmt::format("tensor {} has data_offsets that overflow", shown));
+    range[i] = *absolute;
+  }
+  const auto elems = checked_product(tensor.shape);
+  const auto bytes = elems ? bytes_of(tensor.dtype, *elems) : std::nullopt;
+  if (!bytes || range[1] < range[0] || range[1] - range[0] != *bytes)
+    return wrong(fmt::format("tensor {} has {} bytes of data, its shape and dtype need {}", shown, range[1] - range[0], bytes ? fmt::format("{}", *bytes) : "more than 2^63"));
+  tensor.begin = range[0];
+  tensor.end = range[1];
+  return tensor;
+}
+
+}  // namespace
+
+const SafeTensor* SafeTensors::find(std::string_view name) const {
+  const auto it = std::ranges::find(tensors, name, &SafeTensor::name);
+  return it == tensors.end() ? nullptr : &*it;
+}
+
+Result<SafeTensors> parse_safetensors_header(std::string_view header, int64_t file_bytes) {
+  if (header.empty() || header[0] != '{') return wrong("does not start with '{'");
+  LLMOPS_ASSIGN(const Json json, json_parse(header, {.depth_max = 8, .bytes_max = kHeaderMax}));
+  SafeTensors file;
+  file.data_begin = 8 + static_cast<int64_t>(header.size());
+  for (const auto& [name, value] : json.as_object()) {
+    if (name == "__metadata__") {
+      if (!value.is_object() && !value.is_null()) return wrong("__metadata__ must be an object of strings");
+      for (const auto& [key, text] : value.as_object())
+        if (!text.is_string()) return wrong("__metadata__ must be an object of strings");
+      file.metadata = value;
+      continue;
+    }
+    LLMOPS_ASSIGN(SafeTensor tensor, read_entry(name, value, file.data_begin));
+    file.tensors.push_back(std::move(tensor));
+  }
+  std::ranges::stable_sort(file.tensors, [](const SafeTensor& a, const SafeTensor& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  int64_t at = file.data_begin;
+  for (const SafeTensor& tensor : file.tensors) {
+    if (tensor.begin != at)
+      return wrong(fmt::format("tensor {} starts at byte {}, expected {}: data has a {}", escape_control(tensor.name.substr(0, 200)), tensor.begin, at, tensor.begin > at ? "hole" : "overlap"));
+    at = tensor.end;
+  }
+  if (at != file_bytes) return wrong(fmt::format("describes {} bytes, the file has {}", at, file_bytes));
+  return file;
+}
+
+Result<SafeTensors> read_safetensors_header(const File& file) {
+  LLMOPS_ASSIGN(const int64_t bytes, file.size());
+  uint64_t length = 0;
+  if (bytes < 8) return invalid_error(fmt::format("{}: has {} bytes, a safetensors file has at least 8", file.path(), bytes));
+  LLMOPS_TRY(file.read_at(0, std::as_writable_bytes(std::span(&length, 1))));
+  if (length > static_cast<uint64_t>(std::min<int64_t>(kHeaderMax, bytes - 8)))
+    return invalid_error(fmt::format("{}: header length {} is beyond the file ({} bytes) or the limit of {}", file.path(), length, bytes, kHeaderMax));
+  std::string header(length, '\0');
+  LLMOPS_TRY(file.read_at(8, std::as_writable_bytes(std::span(header))));
+  auto parsed = parse_safetensors_header(header, bytes);
+  if (!parsed.ok()) return parsed.status().in(file.path());
+  return parsed;
+}
+
+std::string safetensors_header(std::vector<SafeTensor>& tensors, const Json& metadata) {
+  Json json(Json::Object{});
+  if (!metadata.is_null()) json["__metadata__"] = metadata;
+  int64_t at = 0;
+  Json::Object object = json.as_object();
+  for (SafeTensor& tensor : tensors) {
+    Json entry(Json::Object{}), shape(Json::Array{}), offsets(Json::Array{});
+    for (int64_t n : tensor.shape) shape.push_back(n);
+    tensor.begin = at;
+    tensor.end = at += *bytes_of(tensor.dtype, elems_of(tensor.shape));
+    offsets.push_back(tensor.begin);
+    offsets.push_back(tensor.end);
+    entry["dtype"] = info(tensor.dtype).name;
+    entry["shape"] = std::move(shape);
+    entry["data_offsets"] = std::move(offsets);
+    object.emplace_back(tensor.name, std::move(entry));
+  }
+  std::string text = Json(std::move(object)).dump();
+  text.resize(static_cast<size_t>(round_up(static_cast<int64_t>(text.size()), 8)), ' ');
+  const uint64_t length = text.size();
+  std::string out(8, '\0');
+  std::memcpy(out.data(), &length, 8);
+  for (SafeTensor& tensor : tensors) {
+    tensor.begin += 8 + static_cast<int64_t>(length);
+    tensor.end += 8 + static_cast<int64_t>(length);
+  }
+  return out + text;
+}
+
+}  // namespace llmops
