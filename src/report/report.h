@@ -1,13 +1,14 @@
 // A result as typed rows and a key-value summary, rendered for people (table, md: numbers with units) or for machines (json,
 // jsonl, csv: raw numbers, the unit in the key). A row is a JSON object; machines get it whole, people get the columns.
 //
-//   Report report({{"size_bytes", "size", Unit::bytes}, {"time_us", "time", Unit::us}, {"op", "op"}});
+//   Report report{{"size_bytes", "size", Unit::bytes}, {"time_us", "time", Unit::us}, {"op", "op"}};
 //   report.row({4096, 12.5, "all_reduce"});
 //   report.summary({"bus_bytes_per_s", "bus bandwidth", Unit::bytes_per_s}, 2.1e9);
 //   report.note("4 ranks, local");
 //   return context.print(report);
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,6 +48,7 @@ std::string for_people(const Json& value, Unit unit, int digits = 0);
 class Report {
  public:
   Report() = default;
+  Report(std::initializer_list<Column> columns) : columns_(columns) {}
   explicit Report(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
   void row(std::vector<Json> cells);  // one per column, in order

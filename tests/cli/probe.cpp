@@ -105,7 +105,7 @@ void declare_end(EndOptions& o, OptionTable& t) {
 
 Status run_end(EndOptions& o, Context& context) {
   if (o.how == "memory") throw std::bad_alloc();
-  Report report({{"text", "text"}});
+  Report report{{"text", "text"}};
   report.row({o.text});
   if (o.how == "text") return context.print(report);
   while (cancel_signal() == 0) usleep(1000);
