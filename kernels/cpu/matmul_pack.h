@@ -53,13 +53,15 @@ void pack_rows(const T* b, int64_t stride, int columns, int64_t k, float* panel)
     for (int i = 0; i < kLanes; ++i) panel[done * kLanes + i] = to_f32(rows[i][done]);
 }
 
-// panel[k][16] from 16 columns of b[k,n].
+// Panels, panel_elems apart, from the columns of b[k,n]: row by row, since its rows may lie pages apart.
 template <class T>
-void pack_columns(const T* b, int64_t stride, int columns, int64_t k, float* panel) {
-  if (columns == kLanes) {
-    for (; k > 0; --k, b += stride, panel += kLanes) store(panel, load(b));
-  } else {
-    for (; k > 0; --k, b += stride, panel += kLanes) store(panel, load_n(b, columns));
+void pack_columns(const T* b, int64_t stride, int64_t columns, int64_t k, int64_t panel_elems, float* panels) {
+  for (; k > 0; --k, b += stride, panels += kLanes) {
+    float* to = panels;
+    for_lanes(columns, [&](int64_t j, int n) LLMOPS_BODY {
+      store(to, load_part(b + j, n));
+      to += panel_elems;
+    });
   }
 }
 
@@ -73,15 +75,23 @@ LLMOPS_INLINE void widen_pairs(const bf16* pairs, int64_t k, float* panel) {
   }
 }
 
-// tiles[m / kTileRows][k][kTileRows] from a[k,m]; rows beyond `rows` are zero.
+LLMOPS_INLINE void copy_step(const float* from, float* to) { std::memcpy(to, from, kTileRows * sizeof(float)); }
+LLMOPS_INLINE void copy_step(const bf16* from, float* to) {
+  for (int r = 0; r < kTileRows; ++r) to[r] = to_f32(from[r]);
+}
+
+// Floats from one packed tile to the next. Not a multiple of 4 KiB: the writes of pack_tiles would all meet in one cache set.
+constexpr int64_t tile_elems(int64_t k) { return k * kTileRows + kLanes; }
+
+// tiles[m / kTileRows][k][kTileRows], tile_elems(k) apart, from a[k,m]; rows beyond `rows` are zero.
 template <class T>
 void pack_tiles(const T* a, int64_t stride, int64_t rows, int64_t k, float* tiles) {
-  const int64_t whole = rows / kTileRows, rest = rows % kTileRows;
+  const int64_t whole = rows / kTileRows, rest = rows % kTileRows, stride_out = tile_elems(k);
   for (int64_t i = 0; i < k; ++i, a += stride, tiles += kTileRows) {
     const T* from = a;
     float* to = tiles;
-    for (int64_t t = 0; t < whole; ++t, from += kTileRows, to += k * kTileRows)
-      for (int r = 0; r < kTileRows; ++r) to[r] = to_f32(from[r]);
+    for (int64_t t = 0; t < whole; ++t, from += kTileRows, to += stride_out)
+      copy_step(from, to);
     if (rest > 0)
       for (int r = 0; r < kTileRows; ++r) to[r] = r < rest ? to_f32(from[r]) : 0.0f;
   }

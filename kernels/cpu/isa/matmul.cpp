@@ -39,23 +39,23 @@ struct Matmul {
   Finish finish;
 
   void task(int64_t index, int worker) const;
-  void pack_b(int64_t k0, int64_t kc, int64_t n0, int64_t columns, float* out) const;
+  void pack_b(int64_t k0, int64_t kc, int64_t n0, int64_t columns, int64_t panel_elems, float* out) const;
   void rows_block(Tile& tile, int64_t k0, int64_t m0, int64_t rows, int64_t n0, int64_t columns, float* packed) const;
 };
 
-// out[panel][kc][16] = b[k0 .. k0 + kc, n0 .. n0 + columns].
+// Panels of b[k0 .. k0 + kc, n0 .. n0 + columns], panel_elems apart.
 template <class T>
-void Matmul<T>::pack_b(int64_t k0, int64_t kc, int64_t n0, int64_t columns, float* out) const {
+void Matmul<T>::pack_b(int64_t k0, int64_t kc, int64_t n0, int64_t columns, int64_t panel_elems, float* out) const {
   const ConstTensorView& b = args.b.data;
-  for (int64_t n = n0; n < n0 + columns; n += kLanes, out += kc * kLanes) {
-    const int part = static_cast<int>(std::min<int64_t>(kLanes, n0 + columns - n));
+  if (args.b.pack == Pack::plain && !args.b_trans)
+    return pack_columns(at<const T>(b, k0, n0), b.stride[0], columns, kc, panel_elems, out);
+  for (int64_t n = 0; n < columns; n += kLanes, out += panel_elems) {
     if (args.b.pack == Pack::panels) {
       const int64_t pairs = ceil_div(blocks.k, 2);
-      widen_pairs(static_cast<const bf16*>(b.data) + (n / kLanes * pairs + k0 / 2) * 2 * kLanes, kc, out);
-    } else if (args.b_trans) {
-      pack_rows(at<const T>(b, n, k0), b.stride[0], part, kc, out);
+      widen_pairs(static_cast<const bf16*>(b.data) + ((n0 + n) / kLanes * pairs + k0 / 2) * 2 * kLanes, kc, out);
     } else {
-      pack_columns(at<const T>(b, k0, n), b.stride[0], part, kc, out);
+      const int part = static_cast<int>(std::min<int64_t>(kLanes, columns - n));
+      pack_rows(at<const T>(b, n0 + n, k0), b.stride[0], part, kc, out);
     }
   }
 }
@@ -71,7 +71,8 @@ void Matmul<T>::rows_block(Tile& tile, int64_t k0, int64_t m0, int64_t rows, int
   } else {
     a = at<const float>(args.a, m0, k0);
   }
-  tile.a_row = args.a_trans || std::is_same_v<T, bf16> ? tile.k : args.a.stride[0];
+  tile.a_row = std::is_same_v<T, bf16> ? tile.k : args.a.stride[0];
+  const int64_t a_tile = args.a_trans ? tile_elems(tile.k) : kTileRows * tile.a_row;
   const float* b = tile.b;
   float* const partial = tile.partial;
   for (int64_t n = 0; n < columns; n += kTileCols) {
@@ -79,7 +80,7 @@ void Matmul<T>::rows_block(Tile& tile, int64_t k0, int64_t m0, int64_t rows, int
     tile.n = n0 + n;
     tile.cols = static_cast<int>(std::min<int64_t>(kTileCols, columns - n));
     for (int64_t m = 0; m < rows; m += kTileRows) {
-      tile.a = a + m * tile.a_row;
+      tile.a = a + m / kTileRows * a_tile;
       tile.m = m0 + m;
       tile.rows = static_cast<int>(std::min<int64_t>(kTileRows, rows - m));
       kernel_for(args.a_trans, tile.rows, static_cast<int>(ceil_div(tile.cols, kLanes)))(tile);
@@ -112,8 +113,8 @@ void Matmul<T>::task(int64_t index, int worker) const {
       tile.b_panel = blocks.k * kLanes;
       tile.b = panels + n0 / kLanes * tile.b_panel + k0 * kLanes;
     } else {
-      pack_b(k0, tile.k, n0, columns, packed_b);
       tile.b_panel = tile.k * kLanes;
+      pack_b(k0, tile.k, n0, columns, tile.b_panel, packed_b);
       tile.b = packed_b;
     }
     for (int64_t m = m0; m < m1; m += blocks.m_block)
@@ -129,11 +130,12 @@ Finish finish_for(DType out) {
 // Packs all of b[k,n] into f32 panels, where several tasks read the same columns.
 template <class T>
 void pack_all(Pool& pool, const Matmul<T>& matmul, float* out) {
+  constexpr int64_t kColumns = 4 * kLanes;
   const int64_t k = matmul.blocks.k, n = matmul.blocks.n;
-  pool.parallel_for(ceil_div(n, kLanes), [&](int64_t panel, int) {
+  pool.parallel_for(ceil_div(n, kColumns), [&](int64_t group, int) {
+    const int64_t n0 = group * kColumns;
     for (int64_t k0 = 0; k0 < k; k0 += kChain)
-      matmul.pack_b(k0, std::min(kChain, k - k0), panel * kLanes, std::min<int64_t>(kLanes, n - panel * kLanes),
-                    out + (panel * k + k0) * kLanes);
+      matmul.pack_b(k0, std::min(kChain, k - k0), n0, std::min(kColumns, n - n0), k * kLanes, out + n0 * k + k0 * kLanes);
   });
 }
 
@@ -158,37 +160,35 @@ Status run(Stream& stream, const MatmulArgs& args) {
   return {};
 }
 
-template <class T>
-void pack_panel(const MatmulPackArgs& args, int64_t k, int64_t n0, int columns, T* out);
-
-template <>
-void pack_panel<float>(const MatmulPackArgs& args, int64_t k, int64_t n0, int columns, float* out) {
+// The panels of one group of columns; f32 as the kernel reads them, bf16 in pairs of k.
+void pack_group(const MatmulPackArgs& args, int64_t k, int64_t n0, int64_t columns, float* out) {
   for (int64_t k0 = 0; k0 < k; k0 += kChain, out += kChain * kLanes) {
     const int64_t kc = std::min(kChain, k - k0);
-    if (args.b_trans) {
-      pack_rows(at<const float>(args.b, n0, k0), args.b.stride[0], columns, kc, out);
-    } else {
-      pack_columns(at<const float>(args.b, k0, n0), args.b.stride[0], columns, kc, out);
+    if (!args.b_trans) {
+      pack_columns(at<const float>(args.b, k0, n0), args.b.stride[0], columns, kc, k * kLanes, out);
+      continue;
     }
+    for (int64_t n = 0; n < columns; n += kLanes)
+      pack_rows(at<const float>(args.b, n0 + n, k0), args.b.stride[0], static_cast<int>(std::min<int64_t>(kLanes, columns - n)),
+                kc, out + n * k);
   }
 }
-
-template <>
-void pack_panel<bf16>(const MatmulPackArgs& args, int64_t k, int64_t n0, int columns, bf16* out) {
-  for (int64_t i = 0; i < ceil_div(k, 2) * 2; ++i)
-    for (int j = 0; j < kLanes; ++j)
-      out[(i / 2 * kLanes + j) * 2 + i % 2] = i >= k || j >= columns ? bf16{0}
-                                              : args.b_trans         ? *at<const bf16>(args.b, n0 + j, i)
-                                                                     : *at<const bf16>(args.b, i, n0 + j);
+void pack_group(const MatmulPackArgs& args, int64_t k, int64_t n0, int64_t columns, bf16* out) {
+  const int64_t pairs = ceil_div(k, 2);
+  for (int64_t n = 0; n < round_up(columns, kLanes); ++n)
+    for (int64_t i = 0; i < 2 * pairs; ++i)
+      out[((n / kLanes * pairs + i / 2) * kLanes + n % kLanes) * 2 + i % 2] =
+          i >= k || n >= columns ? bf16{0} : args.b_trans ? *at<const bf16>(args.b, n0 + n, i) : *at<const bf16>(args.b, i, n0 + n);
 }
 
 template <class T>
 Status run_pack(Stream& stream, const MatmulPackArgs& args) {
+  constexpr int64_t kColumns = 4 * kLanes;
   const int64_t k = args.b.dim[args.b_trans ? 1 : 0], n = args.b.dim[args.b_trans ? 0 : 1];
-  const int64_t panel_elems = std::is_same_v<T, float> ? k * kLanes : ceil_div(k, 2) * 2 * kLanes;
-  stream.device().pool().parallel_for(ceil_div(n, kLanes), [&](int64_t panel, int) {
-    pack_panel<T>(args, k, panel * kLanes, static_cast<int>(std::min<int64_t>(kLanes, n - panel * kLanes)),
-                  static_cast<T*>(args.out.data) + panel * panel_elems);
+  const int64_t column_elems = std::is_same_v<T, float> ? k : round_up(k, 2);
+  stream.device().pool().parallel_for(ceil_div(n, kColumns), [&](int64_t group, int) {
+    const int64_t n0 = group * kColumns;
+    pack_group(args, k, n0, std::min(kColumns, n - n0), static_cast<T*>(args.out.data) + n0 * column_elems);
   });
   return {};
 }
