@@ -42,8 +42,8 @@ class ShardSaver {
  public:
   explicit ShardSaver(std::string run_dir, Fs& fs = real_fs(), double deadline_s = 600);
   ~ShardSaver();  // cancels
-  // Copies the chunks (staging memory is kept for the next save), then returns; a save still in progress is waited for first.
-  // Its result, if not yet taken, is then that of poll().
+  // Copies the chunks (staging memory is kept for the next save), then returns. Code::usage while a save is in progress or its
+  // result was not taken: wait() first.
   Status start(const SaveRequest& request);
   bool busy() const;
   std::optional<SaveReport> poll();   // each finished save once; never blocks

@@ -251,6 +251,7 @@ class Run {
 
   Status save(StepRecord* record) {
     const double start_s = monotonic_s();
+    while (auto done = saver_->wait()) take(*done);  // a save that is slower than save-every holds training here
     SaveRequest request{.step = step_, .rank = comm_.rank(), .world = comm_.world(), .chunks = chunks_of(*state_), .meta = {}, .files = {}};
     if (root()) {
       request.meta = meta();
@@ -258,7 +259,6 @@ class Run {
         for (const NamedFile& file : corpus_.tokenizer()->files()) request.files.push_back({file.name, file.content});
     }
     const Status status = saver_->start(request);
-    collect_save();
     if (!status.ok() && save_status_.ok()) save_status_ = status;
     record->stall_ms = (monotonic_s() - start_s) * 1e3;
     return {};

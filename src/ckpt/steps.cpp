@@ -1,0 +1,84 @@
+#include "ckpt/steps.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "ckpt/verify.h"
+
+namespace llmops {
+namespace {
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kLeftover = ".step-";
+
+std::optional<int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + 8) return std::nullopt;
+  const auto step = parse_int(name.substr(kPrefix.size()), 0, INT64_MAX);
+  return step.ok() ? std::optional(*step) : std::nullopt;
+}
+
+}  // namespace
+
+Result<std::vector<StepDir>> list_steps(const std::string& run_dir) {
+  LLMOPS_ASSIGN(const Dir dir, Dir::open(run_dir));
+  LLMOPS_ASSIGN(const std::vector<std::string> names, dir.list());
+  std::vector<StepDir> steps;
+  for (const std::string& name : names)
+    if (const auto step = step_of(name)) steps.push_back({*step, run_dir + "/" + name});
+  std::ranges::sort(steps, {}, &StepDir::step);
+  return steps;
+}
+
+Result<NewestValid> newest_valid(const std::string& run_dir, Pool& pool) {
+  LLMOPS_ASSIGN(const std::vector<StepDir> steps, list_steps(run_dir));
+  NewestValid found;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const auto report = verify(step->path, pool);
+    if (report.ok() && report->findings.empty()) {
+      found.step = *step;
+      return found;
+    }
+    const std::string why = report.ok() ? fmt::format("{}: {}", report->findings[0].file, report->findings[0].what) : report.status().message();
+    found.skipped.push_back(fmt::format("{}: {}", step->path, why));
+  }
+  return found;
+}
+
+Result<RunLock> RunLock::acquire(const std::string& run_dir) {
+  const std::string path = run_dir + "/.lock";
+  const int fd = real_fs().openat(AT_FDCWD, path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return errno_status(path, "cannot open", errno);
+  RunLock lock;
+  lock.file_ = File(real_fs(), fd, path);
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    char holder[32] = {};
+    const ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
+    return usage_error(fmt::format("{}: is in use by another run (pid {}); wait for it, or give another folder", run_dir,
+                                   n > 0 ? escape_control(std::string_view(holder, static_cast<size_t>(n))) : "unknown"));
+  }
+  const std::string pid = fmt::format("{}", getpid());
+  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) return errno_status(path, "cannot write", errno);
+  return lock;
+}
+
+Status remove_leftovers(const Dir& run_dir) {
+  LLMOPS_ASSIGN(const std::vector<std::string> names, run_dir.list());
+  for (const std::string& name : names)
+    if (name.starts_with(kLeftover)) LLMOPS_TRY(run_dir.remove_tree(name));
+  return {};
+}
+
+Status prune_steps(const Dir& run_dir, int64_t keep) {
+  if (keep <= 0) return {};
+  LLMOPS_ASSIGN(const std::vector<StepDir> steps, list_steps(run_dir.path()));
+  for (int64_t i = 0; i + keep < static_cast<int64_t>(steps.size()); ++i)
+    LLMOPS_TRY(run_dir.remove_tree(steps[i].path.substr(run_dir.path().size() + 1)));
+  return {};
+}
+
+}  // namespace llmops
