@@ -52,7 +52,7 @@ Result<NewestValid> newest_valid(const std::string& run_dir, Pool& pool) {
 Result<RunLock> RunLock::acquire(const std::string& run_dir) {
   const std::string path = run_dir + "/.lock";
   const int fd = real_fs().openat(AT_FDCWD, path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) return errno_status(path, "cannot open", errno);
+  if (fd < 0) return errno_status(path, "open", errno);
   RunLock lock;
   lock.file_ = File(real_fs(), fd, path);
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -62,7 +62,7 @@ Result<RunLock> RunLock::acquire(const std::string& run_dir) {
                                    n > 0 ? escape_control(std::string_view(holder, static_cast<size_t>(n))) : "unknown"));
   }
   const std::string pid = fmt::format("{}", getpid());
-  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) return errno_status(path, "cannot write", errno);
+  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) return errno_status(path, "write", errno);
   return lock;
 }
 

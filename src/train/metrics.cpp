@@ -15,7 +15,7 @@ Status write_all(const File& file, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = real_fs().write(file.fd(), text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return errno_status(file.path(), "cannot write", errno);
+    if (n < 0) return errno_status(file.path(), "write", errno);
     text.remove_prefix(static_cast<size_t>(n));
   }
   return {};
@@ -23,7 +23,7 @@ Status write_all(const File& file, std::string_view text) {
 
 Result<File> open_for_append(const std::string& path) {
   const int fd = real_fs().openat(AT_FDCWD, path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) return errno_status(path, "cannot open", errno);
+  if (fd < 0) return errno_status(path, "open", errno);
   return File(real_fs(), fd, path);
 }
 
@@ -112,7 +112,7 @@ Result<MetricsFile> MetricsFile::open(const std::string& path, int64_t last_step
     if (!step || step->as_int() > last_step) break;
     keep = end + 1;
   }
-  if (ftruncate(file.fd(), static_cast<off_t>(keep)) != 0) return errno_status(path, "cannot truncate", errno);
+  if (ftruncate(file.fd(), static_cast<off_t>(keep)) != 0) return errno_status(path, "truncate", errno);
   return MetricsFile(std::move(file));
 }
 
