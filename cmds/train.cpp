@@ -7,6 +7,7 @@
 
 #include "base/run.h"
 #include "base/text.h"
+#include "cmds/build_info.h"
 #include "cmds/train_options.h"
 #include "comm/launch.h"
 #include "report/progress.h"
@@ -140,7 +141,7 @@ Status write_run_file(const Context& context, const std::string& dir, int world)
 // The parent of several ranks: reads the data once and leaves the rest to them.
 Status run_parent(const Corpus& corpus, const PreparedRun& prepared, int world, Context& context) {
   const int fd = memfd_create("llmops-corpus", 0);
-  if (fd < 0) return errno_status("corpus", "cannot make a memory file", errno);
+  if (fd < 0) return errno_status("corpus", "make a memory file", errno);
   LLMOPS_TRY(corpus.save_to(fd));
   RunOptions options;
   options.env = {fmt::format("{}={}", kCorpusFd, fd), fmt::format("{}={}", kResumeFrom, prepared.resume_from)};

@@ -56,6 +56,12 @@ std::vector<ActRow> transient_activations(const ModelConfig& c, int64_t n) {
   return rows;
 }
 
+std::vector<ActRow> inference_activations(const ModelConfig& c, int64_t n) {
+  std::vector<ActRow> rows = block_activations(c, n);
+  for (ActRow& row : rows) row.keep = Keep::transient;
+  return rows;
+}
+
 int64_t bytes_of_rows(const std::vector<ActRow>& rows, DType dtype) {
   int64_t bytes = 0;
   for (const ActRow& row : rows) bytes += elems_of(row.dims) * (row.f32 ? 4 : info(dtype).block_bytes);

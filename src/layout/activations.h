@@ -44,10 +44,12 @@ struct ActRow {
 
 constexpr int64_t kHeadRows = 1024;  // logits are made for at most this many rows at a time; a multiple of the matmul's k block
 
-// n: tokens of a micro-batch; sequences: of how many sequences. `backward` false: inference, nothing is saved.
+// tokens: of a micro-batch.
 std::vector<ActRow> block_activations(const ModelConfig& config, int64_t tokens);
 std::vector<ActRow> head_activations(const ModelConfig& config, int64_t tokens);
 std::vector<ActRow> transient_activations(const ModelConfig& config, int64_t tokens);
+// Inference keeps nothing: the tensors of one block serve all.
+std::vector<ActRow> inference_activations(const ModelConfig& config, int64_t tokens);
 int64_t bytes_of_rows(const std::vector<ActRow>& rows, DType dtype);
 
 }  // namespace llmops
