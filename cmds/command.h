@@ -18,8 +18,8 @@ struct Context {
   const char* command;         // "ckpt verify"
   const OptionTable& options;  // origins and the JSON echo
   Output& out;
-  Format format;               // of --format
-  bool colour;                 // on stdout
+  Format format;  // of --format
+  bool colour;    // on stdout
   // Set by a command that a signal stopped with nothing saved: main then re-raises the signal (130, 143) instead of 75.
   bool die_by_signal = false;
 

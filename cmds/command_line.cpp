@@ -35,7 +35,8 @@ class CommandLine {
   }
 
   Status value_of(Option& option, const std::string& as) {
-    if (next_ == words_.size()) return usage_error(as + ": found no value, expected " + option.metavar + ", " + option.help);
+    if (next_ == words_.size())
+      return usage_error(as + ": found no value, expected " + option.metavar + ", " + option.help);
     return set(option, words_[next_++], as);
   }
 
@@ -60,7 +61,8 @@ class CommandLine {
       auto has_letter = [&](const Option& option) { return option.letter == word[i]; };
       const auto option = std::find_if(table_.options().begin(), table_.options().end(), has_letter);
       if (option == table_.options().end()) return unknown(word.size() == 2 ? as : std::string(word));
-      if (option->takes_value()) return i + 1 < word.size() ? set(*option, word.substr(i + 1), as) : value_of(*option, as);
+      if (option->takes_value())
+        return i + 1 < word.size() ? set(*option, word.substr(i + 1), as) : value_of(*option, as);
       LLMOPS_TRY(switch_on(*option, "true", as));
     }
     return {};
@@ -73,7 +75,8 @@ class CommandLine {
 
   Status argument(std::string_view word) {
     for (Option& option : table_.options())
-      if (option.is_argument && (option.is_many || option.origin != Origin::command_line)) return set(option, word, option.metavar);
+      if (option.is_argument && (option.is_many || option.origin != Origin::command_line))
+        return set(option, word, option.metavar);
     return usage_error("found '" + escape_control(word) + "', expected no further argument");
   }
 
@@ -104,7 +107,9 @@ std::string environment_name(std::string_view command, const Option& option) {
 
 }  // namespace
 
-Status read_command_line(OptionTable& table, std::span<const std::string> words) { return CommandLine(table, words).read(); }
+Status read_command_line(OptionTable& table, std::span<const std::string> words) {
+  return CommandLine(table, words).read();
+}
 
 Status read_environment(OptionTable& table, std::string_view command) {
   for (Option& option : table.options()) {

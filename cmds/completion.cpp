@@ -11,9 +11,7 @@ struct Options {
 
 const std::vector<std::string> kShells = {"bash", "zsh", "fish"};
 
-void declare(Options& o, OptionTable& t) {
-  t.argument("SHELL", &o.shell, "the shell").choices = kShells;
-}
+void declare(Options& o, OptionTable& t) { t.argument("SHELL", &o.shell, "the shell").choices = kShells; }
 
 Status run(Options& o, Context& context) {
   for (const std::string& shell : kShells)
@@ -27,7 +25,8 @@ Command completion_command() {
   return make_command<Options, declare, run>({
       .name = "completion",
       .summary = "print a completion script for bash, zsh or fish",
-      .description = "The script is made from the same table as --help. For bash: source <(llmops completion bash). For zsh: save it as "
+      .description = "The script is made from the same table as --help. For bash: source <(llmops completion bash). "
+                     "For zsh: save it as "
                      "_llmops in a folder of $fpath. For fish: save it as ~/.config/fish/completions/llmops.fish.",
       .examples = {{"llmops completion bash", "for /usr/share/bash-completion/completions/llmops"},
                    {"llmops completion zsh", "for a folder of $fpath, as _llmops"},

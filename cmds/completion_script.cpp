@@ -41,17 +41,21 @@ std::vector<std::string> argument_choices(const OptionTable& table) {
 
 std::string bash_script() {
   std::string find, values, flags;
-  for (const std::string& noun : nouns()) find += "    " + noun + ") verbs=" + quoted(words_of(command_words(noun))) + " ;;\n";
+  for (const std::string& noun : nouns())
+    find += "    " + noun + ") verbs=" + quoted(words_of(command_words(noun))) + " ;;\n";
   for (const Command& command : commands()) {
     const Invocation use(command);
     const std::string name = command.text.name;
     flags += "    " + quoted(name) + ") flags=" + quoted(flags_of(use.table));
-    if (const auto choices = argument_choices(use.table); !choices.empty()) flags += " words=" + quoted(words_of(choices));
+    if (const auto choices = argument_choices(use.table); !choices.empty())
+      flags += " words=" + quoted(words_of(choices));
     flags += " ;;\n";
     for (const Option& option : use.table.options()) {
       if (option.is_argument || !option.takes_value()) continue;
       const std::string pattern = "    " + quoted(name + " " + option.flag()) + ") ";
-      if (!option.choices.empty()) values += pattern + "COMPREPLY=($(compgen -W " + quoted(words_of(option.choices)) + " -- \"$cur\")); return ;;\n";
+      if (!option.choices.empty())
+        values +=
+            pattern + "COMPREPLY=($(compgen -W " + quoted(words_of(option.choices)) + " -- \"$cur\")); return ;;\n";
       else values += pattern + "COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n";
     }
   }
@@ -63,11 +67,14 @@ std::string bash_script() {
          "  [[ $cur == '=' ]] && cur=''\n"
          "  [[ $prev == '=' ]] && prev=\"${COMP_WORDS[COMP_CWORD-2]}\"\n"
          "  if [[ $COMP_CWORD -eq 1 ]]; then\n"
-         "    COMPREPLY=($(compgen -W " + quoted(words_of(command_words("")) + " --help --version") + " -- \"$cur\"))\n"
+         "    COMPREPLY=($(compgen -W " +
+         quoted(words_of(command_words("")) + " --help --version") +
+         " -- \"$cur\"))\n"
          "    return\n"
          "  fi\n"
-         "  case $command in\n" + find +
-         "    help) words=" + quoted(words_of(command_words(""))) + " ;;\n"
+         "  case $command in\n" +
+         find + "    help) words=" + quoted(words_of(command_words(""))) +
+         " ;;\n"
          "  esac\n"
          "  if [[ -n $verbs ]]; then\n"
          "    if [[ $COMP_CWORD -eq 2 ]]; then\n"
@@ -76,9 +83,11 @@ std::string bash_script() {
          "    fi\n"
          "    command=\"$command ${COMP_WORDS[2]}\"\n"
          "  fi\n"
-         "  case \"$command $prev\" in\n" + values +
+         "  case \"$command $prev\" in\n" +
+         values +
          "  esac\n"
-         "  case \"$command\" in\n" + flags +
+         "  case \"$command\" in\n" +
+         flags +
          "  esac\n"
          "  if [[ $cur == -* ]]; then\n"
          "    COMPREPLY=($(compgen -W \"$flags\" -- \"$cur\"))\n"
@@ -118,7 +127,10 @@ std::string zsh_script() {
   std::string firsts, verbs, cases;
   for (const std::string& word : command_words("")) {
     const Command* command = find_command(word);
-    firsts += "      " + quoted(word + ":" + zsh_text(command != nullptr ? command->text.summary : words_of(command_words(word)))) + "\n";
+    firsts +=
+        "      " +
+        quoted(word + ":" + zsh_text(command != nullptr ? command->text.summary : words_of(command_words(word)))) +
+        "\n";
   }
   for (const std::string& noun : nouns())
     verbs += "    (" + noun + ") if (( CURRENT == 3 )); then compadd -- " + words_of(command_words(noun)) +
@@ -137,17 +149,20 @@ std::string zsh_script() {
          "_llmops() {\n"
          "  local command=\"$words[2]\" skip=2\n"
          "  if (( CURRENT == 2 )); then\n"
-         "    local -a firsts=(\n" + firsts +
+         "    local -a firsts=(\n" +
+         firsts +
          "    )\n"
          "    _describe 'command' firsts\n"
          "    return\n"
          "  fi\n"
-         "  case \"$command\" in\n" + verbs +
+         "  case \"$command\" in\n" +
+         verbs +
          "    (*) ;;\n"
          "  esac\n"
          "  shift $(( skip - 1 )) words\n"
          "  (( CURRENT -= skip - 1 ))\n"
-         "  case \"$command\" in\n" + cases +
+         "  case \"$command\" in\n" +
+         cases +
          "    (*) ;;\n"
          "  esac\n"
          "}\n"
@@ -166,14 +181,16 @@ std::string fish_condition(std::string_view name) {
 
 std::string fish_option(const Option& option, const std::string& condition) {
   std::string line = "complete -c llmops -n " + quoted(condition);
-  if (option.is_argument) return option.choices.empty() ? "" : line + " -f -a " + quoted(words_of(option.choices)) + "\n";
+  if (option.is_argument)
+    return option.choices.empty() ? "" : line + " -f -a " + quoted(words_of(option.choices)) + "\n";
   line += " -l " + option.name;
   if (option.letter != 0) line += std::string(" -s ") + option.letter;
   if (!option.choices.empty()) line += " -x -a " + quoted(words_of(option.choices));
   else if (option.takes_value()) line += option.type == OptionType::path ? " -r" : " -x";
   line += " -d " + quoted(option.help) + "\n";
   if (option.type == OptionType::flag && option.get().as_bool())
-    line += "complete -c llmops -n " + quoted(condition) + " -l no-" + option.name + " -d " + quoted("not: " + option.help) + "\n";
+    line += "complete -c llmops -n " + quoted(condition) + " -l no-" + option.name + " -d " +
+            quoted("not: " + option.help) + "\n";
   return line;
 }
 
@@ -187,7 +204,9 @@ std::string fish_script() {
   }
   for (const std::string& noun : nouns()) {
     const std::string verbs = words_of(command_words(noun));
-    out += "complete -c llmops -f -n " + quoted(fish_condition(noun) + "; and not __fish_seen_subcommand_from " + verbs) + " -a " + quoted(verbs) + "\n";
+    out += "complete -c llmops -f -n " +
+           quoted(fish_condition(noun) + "; and not __fish_seen_subcommand_from " + verbs) + " -a " + quoted(verbs) +
+           "\n";
   }
   for (const Command& command : commands()) {
     const Invocation use(command);

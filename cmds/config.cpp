@@ -85,7 +85,8 @@ Status read_config(OptionTable& table, std::string_view command, const std::stri
   if (path.empty() && ::access(file.c_str(), F_OK) != 0) return {};
   const Result<std::string> text = read_file(file, int64_t{1} << 20);
   // A configuration that cannot be used is a usage error; one that cannot be read stays an I/O error.
-  if (!text.ok()) return {text.status().code() == Code::invalid ? Code::usage : text.status().code(), text.status().message()};
+  if (!text.ok())
+    return {text.status().code() == Code::invalid ? Code::usage : text.status().code(), text.status().message()};
   const Result<std::vector<TomlEntry>> entries = toml_parse(*text);
   const std::string shown = escape_control(file);
   if (!entries.ok()) return Status(Code::usage, shown + ":" + entries.status().message());

@@ -14,7 +14,8 @@ namespace {
 
 // Errors are said at every log level, --quiet included.
 int report_failure(const std::string& object, const Status& status) {
-  if (!status.ok() && !status.message().empty()) log(LogLevel::quiet, object.empty() ? status.message() : object + ": " + status.message());
+  if (!status.ok() && !status.message().empty())
+    log(LogLevel::quiet, object.empty() ? status.message() : object + ": " + status.message());
   return exit_code(status.code());
 }
 
@@ -58,7 +59,8 @@ Status resolve(Invocation& use, std::span<const std::string> words) {
 void log_origins(const Invocation& use) {
   for (const Option& option : use.table.options())
     if (option.origin != Origin::standard)
-      log(LogLevel::verbose, use.name + ": " + option.key() + " = " + option.get().dump() + " from " + escape_control(option.origin_text));
+      log(LogLevel::verbose,
+          use.name + ": " + option.key() + " = " + option.get().dump() + " from " + escape_control(option.origin_text));
 }
 
 int run(const Command& command, std::span<const std::string> words, Output& out) {
@@ -81,7 +83,8 @@ int run(const Command& command, std::span<const std::string> words, Output& out)
 int unknown_command(const std::string& noun, const std::string& word) {
   const std::string object = noun.empty() ? "" : noun + ": ";
   return report_failure("", usage_error(object + "found the unknown command '" + escape_control(word) + "'" +
-                                        did_you_mean(word, command_words(noun)) + (noun.empty() ? "; see llmops --help" : "; see llmops " + noun + " --help")));
+                                        did_you_mean(word, command_words(noun)) +
+                                        (noun.empty() ? "; see llmops --help" : "; see llmops " + noun + " --help")));
 }
 
 }  // namespace
@@ -93,7 +96,8 @@ int dispatch(std::span<const std::string> words, Output& out) {
   const auto after = words.subspan(leading);
   if (after.empty()) {
     if (asks_for_help(rest)) return print(out, overview_text());
-    if (words[0] == "--version") return print(out, "llmops " + std::string(build_version()) + " (" + std::string(build_commit()) + ")\n");
+    if (std::find(rest.begin(), rest.end(), "--version") != rest.end())
+      return print(out, "llmops " + std::string(build_version()) + " (" + std::string(build_commit()) + ")\n");
     CommonOptions common;
     OptionTable table;
     declare_common(common, table);

@@ -9,12 +9,12 @@
 
 namespace llmops {
 
-std::string overview_text();                       // `llmops --help`
-std::string noun_text(std::string_view noun);      // `llmops ckpt --help`
-std::string help_text(const Command& command);     // `llmops train --help`
-Json help_json(const Command& command);            // the same as data
+std::string overview_text();                    // `llmops --help`
+std::string noun_text(std::string_view noun);   // `llmops ckpt --help`
+std::string help_text(const Command& command);  // `llmops train --help`
+Json help_json(const Command& command);         // the same as data
 
-std::string man_page_name(std::string_view command);     // "llmops-ckpt-verify.1"; "llmops.1" for ""
+std::string man_page_name(std::string_view command);  // "llmops-ckpt-verify.1"; "llmops.1" for ""
 std::string man_page(const Command& command);
 std::string man_overview();
 

@@ -50,8 +50,9 @@ Command help_command() {
   return make_command<Options, declare, run>({
       .name = "help",
       .summary = "show a command's help or man page",
-      .description = "Shows what --help of a command shows. With --format json the option table itself: names, types, limits, "
-                     "defaults, examples.",
+      .description =
+          "Shows what --help of a command shows. With --format json the option table itself: names, types, limits, "
+          "defaults, examples.",
       .examples = {{"llmops help version", "the options of a command"},
                    {"llmops help version --man", "its man page, for man -l -"},
                    {"llmops help version --format json", "its options as data"}},

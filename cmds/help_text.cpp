@@ -30,7 +30,8 @@ std::string wrapped(std::string_view text, int used, int indent) {
 }
 
 std::string two_columns(std::string left, std::string_view right) {
-  if (display_width(left) + 2 > kHelpColumn) return left + "\n" + std::string(kHelpColumn, ' ') + wrapped(right, kHelpColumn, kHelpColumn);
+  if (display_width(left) + 2 > kHelpColumn)
+    return left + "\n" + std::string(kHelpColumn, ' ') + wrapped(right, kHelpColumn, kHelpColumn);
   left.resize(left.size() + static_cast<size_t>(kHelpColumn - display_width(left)), ' ');
   return left + wrapped(right, kHelpColumn, kHelpColumn);
 }
@@ -87,7 +88,8 @@ std::string synopsis(const Command& command, const OptionTable& table) {
 std::vector<std::string> sections_of(const OptionTable& table) {
   std::vector<std::string> sections;
   for (const Option& option : table.options())
-    if (std::find(sections.begin(), sections.end(), option.section) == sections.end()) sections.push_back(option.section);
+    if (std::find(sections.begin(), sections.end(), option.section) == sections.end())
+      sections.push_back(option.section);
   return sections;
 }
 
@@ -96,7 +98,8 @@ std::string overview_text() {
          "\n"
          "Usage: llmops COMMAND [OPTIONS]\n"
          "\n"
-         "Commands:\n" + command_lines("") +
+         "Commands:\n" +
+         command_lines("") +
          "\n"
          "llmops help COMMAND shows a command's options; llmops --version the version.\n";
 }
@@ -107,10 +110,11 @@ std::string noun_text(std::string_view noun) {
 
 std::string help_text(const Command& command) {
   const Invocation use(command);
-  std::string out = std::string("llmops ") + command.text.name + " - " + command.text.summary + "\n\nUsage: " +
-                    synopsis(command, use.table) + "\n";
+  std::string out = std::string("llmops ") + command.text.name + " - " + command.text.summary +
+                    "\n\nUsage: " + synopsis(command, use.table) + "\n";
   if (!command.text.examples.empty()) out += "\nExamples:\n";
-  for (const Example& example : command.text.examples) out += std::string("  ") + example.line + "\n      " + example.does + "\n";
+  for (const Example& example : command.text.examples)
+    out += std::string("  ") + example.line + "\n      " + example.does + "\n";
   for (const std::string& section : sections_of(use.table)) {
     out += "\n" + section + ":\n";
     for (const Option& option : use.table.options())
@@ -120,7 +124,8 @@ std::string help_text(const Command& command) {
 }
 
 Json help_json(const Command& command) {
-  constexpr std::string_view kTypes[] = {"flag", "count", "integer", "real", "bytes", "duration", "text", "path", "choice", "list"};
+  constexpr std::string_view kTypes[] = {"flag",     "count", "integer", "real",   "bytes",
+                                         "duration", "text",  "path",    "choice", "list"};
   const Invocation use(command);
   Json out;
   out["command"] = command.text.name;
@@ -131,7 +136,8 @@ Json help_json(const Command& command) {
     out["examples"].push_back(Json::Object{{"line", example.line}, {"does", example.does}});
   out["options"] = Json::Array();
   for (const Option& option : use.table.options()) {
-    Json item = Json::Object{{"name", option.flag()}, {"key", option.key()}, {"type", kTypes[static_cast<int>(option.type)]}};
+    Json item =
+        Json::Object{{"name", option.flag()}, {"key", option.key()}, {"type", kTypes[static_cast<int>(option.type)]}};
     item["help"] = option.help;
     item["section"] = option.section;
     if (option.letter != 0) item["letter"] = std::string(1, option.letter);

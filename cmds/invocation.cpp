@@ -10,7 +10,11 @@ void declare_common(CommonOptions& common, OptionTable& table) {
   const size_t first = table.options().size();
   table.section("Common options");
   table.choice("format", &common.format,
-               {{"table", Format::table}, {"json", Format::json}, {"jsonl", Format::jsonl}, {"csv", Format::csv}, {"md", Format::md}},
+               {{"table", Format::table},
+                {"json", Format::json},
+                {"jsonl", Format::jsonl},
+                {"csv", Format::csv},
+                {"md", Format::md}},
                "how results are printed");
   table.flag("quiet", &common.quiet, "errors only on standard error").short_name('q');
   table.count("verbose", &common.verbose, "say more; may be repeated").short_name('v');
@@ -55,7 +59,8 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
 Status check_required(const OptionTable& table) {
   for (const Option& option : table.options())
     if (option.is_required && option.origin == Origin::standard)
-      return usage_error(option.flag() + ": not given, expected " + (option.is_argument ? option.help : option.metavar + ", " + option.help));
+      return usage_error(option.flag() + ": not given, expected " +
+                         (option.is_argument ? option.help : option.metavar + ", " + option.help));
   return {};
 }
 

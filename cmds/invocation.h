@@ -40,8 +40,10 @@ Status read_config(OptionTable& table, std::string_view command, const std::stri
 Status check_required(const OptionTable& table);
 
 const Command* find_command(std::string_view name);
-bool is_noun(std::string_view word);                        // "ckpt", of "ckpt verify"
-std::vector<std::string> command_words(std::string_view noun);  // the verbs of a noun; with "": the first words of all commands
-std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);  // "; did you mean 'x'?" or ""
+bool is_noun(std::string_view word);  // "ckpt", of "ckpt verify"
+// The verbs of a noun; with "": the first words of all commands.
+std::vector<std::string> command_words(std::string_view noun);
+// "; did you mean 'x'?", or "" when none is near.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace llmops

@@ -10,8 +10,8 @@
 
 namespace {
 
-// A descriptor that the caller closed would be given to the next file we open, and results would land in it. Open for the
-// wrong direction, its use still fails.
+// A descriptor that the caller closed would be given to the next file we open, and results would land in it. Open for
+// the wrong direction, its use still fails.
 void keep_standard_descriptors() {
   for (int fd = 0; fd <= 2; ++fd)
     if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);

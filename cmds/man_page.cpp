@@ -37,8 +37,8 @@ std::string page_title(std::string_view command) {
 
 std::string page_head(std::string_view command, std::string_view summary) {
   const std::string title = page_title(command);
-  return ".TH \"" + roff(upper(title)) + "\" 1 \"\" \"llmops " + std::string(build_version()) + "\" \"llmops manual\"\n" +
-         ".SH NAME\n" + roff(title) + " \\- " + roff(summary) + "\n";
+  return ".TH \"" + roff(upper(title)) + "\" 1 \"\" \"llmops " + std::string(build_version()) +
+         "\" \"llmops manual\"\n" + ".SH NAME\n" + roff(title) + " \\- " + roff(summary) + "\n";
 }
 
 std::string option_entry(const Option& option) {
@@ -46,7 +46,8 @@ std::string option_entry(const Option& option) {
   if (option.is_argument) tag = "\\fI" + roff(option.metavar) + "\\fR";
   else tag += "\\fB" + roff(option.flag()) + "\\fR";
   if (option.takes_value() && !option.is_argument) tag += " \\fI" + roff(option.metavar) + "\\fR";
-  if (option.type == OptionType::flag && option.get().as_bool()) tag += ", \\fB\\-\\-no\\-" + roff(option.name) + "\\fR";
+  if (option.type == OptionType::flag && option.get().as_bool())
+    tag += ", \\fB\\-\\-no\\-" + roff(option.name) + "\\fR";
   std::string text = option.help;
   if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
   const std::string facts = facts_of(option);
@@ -71,7 +72,8 @@ std::string man_page(const Command& command) {
   const Invocation use(command);
   std::string out = page_head(command.text.name, command.text.summary);
   out += ".SH SYNOPSIS\n" + roff(synopsis(command, use.table)) + "\n";
-  out += ".SH DESCRIPTION\n" + paragraphs(*command.text.description != '\0' ? command.text.description : command.text.summary);
+  out += ".SH DESCRIPTION\n" +
+         paragraphs(*command.text.description != '\0' ? command.text.description : command.text.summary);
   for (const std::string& section : sections_of(use.table)) {
     out += ".SH \"" + roff(upper(section)) + "\"\n";
     for (const Option& option : use.table.options())

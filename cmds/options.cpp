@@ -21,8 +21,8 @@ Json to_json(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
 }
 
-// Binds a field of type T or optional<T> (an int is bound through int64_t): `parse` gives the value of a text, `show` the
-// words for a default.
+// Binds a field of type T or optional<T> (an int is bound through int64_t): `parse` gives the value of a text, `show`
+// the words for a default.
 template <class Field, class Parse, class Show>
 Option& bind(Option& option, Field* field, Parse parse, Show show) {
   option.set = [field, parse](std::string_view text) -> Status {
@@ -46,15 +46,18 @@ std::string limits_text(T min, T max) {
 
 template <class Field>
 Option& bind_integer(Option& option, Field* field, int64_t min, int64_t max) {
-  option.limits = max < std::numeric_limits<int>::max() ? limits_text(min, max) : limits_text(min, std::numeric_limits<int64_t>::max());
-  return bind(option, field, [min, max](std::string_view text) { return parse_int(text, min, max); },
-              [](const Json& value) { return value.dump(); });
+  option.limits = max < std::numeric_limits<int>::max() ? limits_text(min, max)
+                                                        : limits_text(min, std::numeric_limits<int64_t>::max());
+  return bind(
+      option, field, [min, max](std::string_view text) { return parse_int(text, min, max); },
+      [](const Json& value) { return value.dump(); });
 }
 template <class Field>
 Option& bind_real(Option& option, Field* field, double min, double max) {
   option.limits = limits_text(min, max);
-  return bind(option, field, [min, max](std::string_view text) { return parse_double(text, min, max); },
-              [](const Json& value) { return value.dump(); });
+  return bind(
+      option, field, [min, max](std::string_view text) { return parse_double(text, min, max); },
+      [](const Json& value) { return value.dump(); });
 }
 template <class Field>
 Option& bind_bytes(Option& option, Field* field) {
@@ -73,8 +76,9 @@ Option& bind_path(Option& option, std::string* field) {
 }
 template <class Field>
 Option& bind_text(Option& option, Field* field) {
-  return bind(option, field, [](std::string_view text) { return Result<std::string>(std::string(text)); },
-              [](const Json& value) { return value.as_string(); });
+  return bind(
+      option, field, [](std::string_view text) { return Result<std::string>(std::string(text)); },
+      [](const Json& value) { return value.as_string(); });
 }
 
 Option& bind_list(Option& option, std::vector<std::string>* field) {
@@ -139,7 +143,8 @@ Option& OptionTable::integer(std::string name, int* field, int min, int max, std
 Option& OptionTable::integer(std::string name, int64_t* field, int64_t min, int64_t max, std::string help) {
   return bind_integer(add(std::move(name), OptionType::integer, "N", std::move(help)), field, min, max);
 }
-Option& OptionTable::integer(std::string name, std::optional<int64_t>* field, int64_t min, int64_t max, std::string help) {
+Option& OptionTable::integer(std::string name, std::optional<int64_t>* field, int64_t min, int64_t max,
+                             std::string help) {
   return bind_integer(add(std::move(name), OptionType::integer, "N", std::move(help)), field, min, max);
 }
 Option& OptionTable::real(std::string name, double* field, double min, double max, std::string help) {
@@ -202,9 +207,7 @@ const Option* OptionTable::find(std::string_view name) const {
     if (option.name == name) return &option;
   return nullptr;
 }
-Option* OptionTable::find(std::string_view name) {
-  return const_cast<Option*>(std::as_const(*this).find(name));
-}
+Option* OptionTable::find(std::string_view name) { return const_cast<Option*>(std::as_const(*this).find(name)); }
 bool OptionTable::given(std::string_view name) const {
   const Option* option = find(name);
   return option != nullptr && option->origin != Origin::standard;

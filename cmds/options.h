@@ -1,6 +1,6 @@
-// The one option table. A command binds the fields of its `struct Options` to names, types, ranges and help; parsing, --help,
-// the man page, the completions, the config keys and the JSON echo all come from the table, and no option is parsed
-// outside it. A value comes from, in this order: the command line (the last one wins), the environment
+// The one option table. A command binds the fields of its `struct Options` to names, types, ranges and help; parsing,
+// --help, the man page, the completions, the config keys and the JSON echo all come from the table, and no option is
+// parsed outside it. A value comes from, in this order: the command line (the last one wins), the environment
 // (LLMOPS_<COMMAND>_<OPTION>, then LLMOPS_<OPTION>), llmops.toml, the default.
 #pragma once
 
@@ -25,7 +25,7 @@ enum class OptionType : uint8_t { flag, count, integer, real, bytes, duration, t
 enum class Origin : uint8_t { standard, config, environment, command_line };
 
 struct Option {
-  std::string name;      // "max-tokens"; --max-tokens, max_tokens in llmops.toml and JSON, MAX_TOKENS in the environment
+  std::string name;  // "max-tokens"; --max-tokens, max_tokens in llmops.toml and JSON, MAX_TOKENS in the environment
   OptionType type;
   std::string help;      // one phrase, no full stop; units and limits are added from the table
   std::string section;   // heading in --help and the man page
@@ -36,13 +36,13 @@ struct Option {
   bool is_argument = false;  // positional
   bool is_many = false;      // takes several values
   bool is_required = false;
-  bool is_common = false;    // of every command: not in the JSON echo
+  bool is_common = false;  // of every command: not in the JSON echo
   char letter = 0;
 
   Origin origin = Origin::standard;
-  std::string origin_text = "default";                   // "llmops.toml:3:1", "LLMOPS_TRAIN_STEPS", "--steps"
-  std::function<Status(std::string_view)> set;           // parses strictly; the message says what was found and expected
-  std::function<Json()> get;                             // null: not set
+  std::string origin_text = "default";          // "llmops.toml:3:1", "LLMOPS_TRAIN_STEPS", "--steps"
+  std::function<Status(std::string_view)> set;  // parses strictly; the message says what was found and expected
+  std::function<Json()> get;                    // null: not set
 
   // For declare(): t.integer("steps", &o.steps, 1, 1000000, "optimizer steps").short_name('n').required();
   Option& short_name(char c) { return letter = c, *this; }
@@ -75,14 +75,14 @@ class OptionTable {
   Option& text(std::string name, std::string* field, std::string help);
   Option& text(std::string name, std::optional<std::string>* field, std::string help);  // tells '' from not given
   Option& path(std::string name, std::string* field, std::string help);
-  Option& list(std::string name, std::vector<std::string>* field, std::string help);    // may be repeated
+  Option& list(std::string name, std::vector<std::string>* field, std::string help);  // may be repeated
   Option& choice(std::string name, std::string* field, std::vector<std::string> choices, std::string help);
   template <class E>
     requires std::is_enum_v<E>
   Option& choice(std::string name, E* field, std::vector<std::pair<std::string, E>> choices, std::string help);
 
   // Positional arguments, in order; `arguments` takes the rest. Never read from environment or config.
-  Option& argument(std::string metavar, std::string* field, std::string help);                  // required
+  Option& argument(std::string metavar, std::string* field, std::string help);  // required
   Option& optional_argument(std::string metavar, std::string* field, std::string help);
   Option& arguments(std::string metavar, std::vector<std::string>* field, std::string help);
 
@@ -93,7 +93,7 @@ class OptionTable {
   // Was the option given by anyone? (its default stands otherwise)
   bool given(std::string_view name) const;
 
-  Json echo() const;                                    // {"steps": 50, "lr": 0.001, ...}
+  Json echo() const;  // {"steps": 50, "lr": 0.001, ...}
   // The same as text that `--config` reads back: "[train]\nsteps = 50\n...". Unset options are left out.
   std::string to_toml(std::string_view command) const;
 
@@ -108,7 +108,8 @@ Status not_a_choice(std::string_view found, const std::vector<std::string>& choi
 
 template <class E>
   requires std::is_enum_v<E>
-Option& OptionTable::choice(std::string name, E* field, std::vector<std::pair<std::string, E>> choices, std::string help) {
+Option& OptionTable::choice(std::string name, E* field, std::vector<std::pair<std::string, E>> choices,
+                            std::string help) {
   Option& option = add(std::move(name), OptionType::choice, "NAME", std::move(help));
   for (const auto& [word, value] : choices) {
     option.choices.push_back(word);

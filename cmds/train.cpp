@@ -192,7 +192,7 @@ Status run(Options& o, Context& context) {
   LLMOPS_TRY(SampleOrder::create(corpus.tokens(Split::train), t.seq, t.seed).status());
   if (o.dry_run) return context.print(plan_report(plan_of(t, launch.world), t, launch.world));
   Pool pool(usable_cores());
-  LLMOPS_ASSIGN(const PreparedRun prepared, prepare_run(t.out, o.resume, pool));
+  LLMOPS_ASSIGN(const PreparedRun prepared, prepare_run(t.out, o.resume == Resume::automatic, pool));
   for (const std::string& note : prepared.notes) warn("train: skipped " + note);
   if (!t.out.empty()) LLMOPS_TRY(write_run_file(context, t.out, launch.world));
   if (launch.role == Launch::Role::parent) return run_parent(corpus, prepared, launch.world, context);

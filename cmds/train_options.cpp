@@ -103,7 +103,7 @@ void declare(Options& o, OptionTable& t) {
   t.path("out", &o.out, "run folder: checkpoints, metrics.jsonl, run.toml").meta("DIR");
   t.integer("save-every", &o.save_every, 0, int64_t{1} << 40, "steps between checkpoints; 0: the last step only");
   t.integer("keep", &o.keep, 0, 1 << 20, "newest checkpoints that stay; 0: all");
-  t.choice("resume", &o.resume, {{"none", false}, {"auto", true}}, "auto: go on from the newest valid step of --out");
+  t.choice("resume", &o.resume, {{"none", Resume::none}, {"auto", Resume::automatic}}, "auto: go on from the newest valid step of --out");
   t.duration("max-time", &o.max_time_s, "save and stop with exit code 75 after this long");
   t.flag("tensorboard", &o.tensorboard, "write TensorBoard events to --out");
   t.section("Output");
@@ -150,7 +150,7 @@ Result<TrainOptions> resolve(Options& o, int world) {
   t.max_time_s = o.max_time_s.value_or(0);
   t.tensorboard = o.tensorboard;
   if (o.out.empty()) {
-    if (o.resume) return usage_error("--resume needs --out: the folder that holds the steps");
+    if (o.resume == Resume::automatic) return usage_error("--resume needs --out: the folder that holds the steps");
     if (o.save_every > 0) return usage_error("--save-every needs --out: a folder to save to");
     if (o.tensorboard) return usage_error("--tensorboard needs --out: a folder to write to");
   }

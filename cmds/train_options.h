@@ -11,6 +11,8 @@
 
 namespace llmops::train_command_detail {
 
+enum class Resume : uint8_t { none, automatic };
+
 // Values that depend on the model are left out here and filled by resolve(): see recipe_of().
 struct Options {
   std::string model = "char";
@@ -39,7 +41,7 @@ struct Options {
   int64_t val_every = 0, val_windows = 0;
   std::string out;
   int64_t save_every = 0, keep = 0;
-  bool resume = false;
+  Resume resume = Resume::none;
   std::optional<double> max_time_s;
   double deadline_s = 60;
   bool tensorboard = false;

@@ -4,6 +4,7 @@
 #include "base/pool.h"
 #include "cmds/build_info.h"
 #include "cmds/command.h"
+#include "kernels/runtime.h"
 
 namespace llmops {
 namespace {
@@ -20,33 +21,24 @@ bool cuda_loadable() {
   return true;
 }
 
-std::vector<std::string> instruction_sets_found() {
-  std::vector<std::string> found;
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back("avx2");
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) found.push_back("avx512");
-  if (__builtin_cpu_supports("avx512bf16")) found.push_back("avx512_bf16");
-#endif
-  return found;
-}
-
-Json words(const std::vector<std::string>& list) {
-  Json::Array out(list.begin(), list.end());
-  return out;
-}
-
 Status run(Options&, Context& context) {
 #if LLMOPS_CUDA
   const bool cuda_compiled = true;
 #else
   const bool cuda_compiled = false;
 #endif
+  Json::Array sets_compiled, sets_found;
+  for (Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
+    sets_compiled.push_back(name_of(isa));
+    if (isa_runs(isa)) sets_found.push_back(name_of(isa));
+  }
   Report report;
   report.summary({"version", "version"}, build_version());
   report.summary({"commit", "commit"}, build_commit());
   report.summary({"compiler", "compiler"}, build_compiler());
   report.summary({"build_type", "build type"}, build_type());
-  report.summary({"instruction_sets_found", "instruction sets found"}, words(instruction_sets_found()));
+  report.summary({"instruction_sets_compiled", "instruction sets compiled"}, sets_compiled);
+  report.summary({"instruction_sets_found", "instruction sets found"}, sets_found);
   report.summary({"threads_usable", "threads usable"}, usable_cores());
   report.summary({"cuda_compiled", "CUDA compiled in"}, cuda_compiled);
   report.summary({"cuda_loadable", "CUDA driver loadable"}, cuda_loadable());
@@ -59,8 +51,9 @@ Command version_command() {
   return make_command<Options, declare, run>({
       .name = "version",
       .summary = "version, commit, compiler, instruction sets, threads, CUDA",
-      .description = "Says what this binary is and what it can use on this machine. Nothing is started: the CUDA driver is "
-                     "only opened to see whether it is there. llmops --version prints one line and opens nothing.",
+      .description =
+          "Says what this binary is and what it can use on this machine. Nothing is started: the CUDA driver is "
+          "only opened to see whether it is there. llmops --version prints one line and opens nothing.",
       .examples = {{"llmops version", "for people"}, {"llmops version --format json", "for scripts"}},
   });
 }
