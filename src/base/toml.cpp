@@ -1,11 +1,12 @@
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
+#include "base/toml.h"
+
 #include <toml++/toml.h>
 
 #include <algorithm>
 
 #include "base/text.h"
-#include "base/toml.h"
 
 namespace llmops {
 namespace {
@@ -85,7 +86,8 @@ Status flatten(const toml::table& table, const std::vector<std::string>& parent,
 }  // namespace
 
 Result<std::vector<TomlEntry>> toml_parse(std::string_view text) {
-  if (text.size() > kBytesMax) return usage_error("found " + format_bytes(static_cast<int64_t>(text.size())) + ", expected at most 1 MiB");
+  if (text.size() > kBytesMax)
+    return usage_error("found " + format_bytes(static_cast<int64_t>(text.size())) + ", expected at most 1 MiB");
   LLMOPS_TRY(check_key_depth(text));
   const toml::parse_result parsed = toml::parse(text);
   if (!parsed) {

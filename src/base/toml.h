@@ -18,8 +18,8 @@ struct TomlEntry {
   int line = 0, column = 0;       // of the key, from 1
 };
 
-// In the order of the text, a table before its keys. Code::usage with "line:column: what was found" when it is no TOML. At
-// most 1 MiB, key depth 64. Dates, and tables inside arrays, are refused: nothing here needs them.
+// In the order of the text, a table before its keys. Code::usage with "line:column: what was found" when it is no TOML.
+// At most 1 MiB, key depth 64. Dates, and tables inside arrays, are refused: nothing here needs them.
 Result<std::vector<TomlEntry>> toml_parse(std::string_view text);
 
 }  // namespace llmops

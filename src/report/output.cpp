@@ -10,7 +10,9 @@
 namespace llmops {
 namespace {
 
-Status write_error(int error) { return io_error(std::string("standard output: cannot write: ") + std::strerror(error)); }
+Status write_error(int error) {
+  return io_error(std::string("standard output: cannot write: ") + std::strerror(error));
+}
 
 bool has_text(const char* variable) {
   const char* value = std::getenv(variable);

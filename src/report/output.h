@@ -1,5 +1,5 @@
-// Standard output of the process. A reader that went away (EPIPE) is quiet and remembered: the work goes on, later writes
-// are dropped and count as success. Any other failure (a full disk) is kept and becomes Code::io.
+// Standard output of the process. A reader that went away (EPIPE) is quiet and remembered: the work goes on, later
+// writes are dropped and count as success. Any other failure (a full disk) is kept and becomes Code::io.
 #pragma once
 
 #include <string_view>
@@ -24,8 +24,8 @@ class Output {
   Status failure_;
 };
 
-// Colour on this descriptor: a terminal, TERM not "dumb", NO_COLOR empty. FORCE_COLOR (not empty) asks for it anywhere but
-// does not beat NO_COLOR.
+// Colour on this descriptor: a terminal, TERM not "dumb", NO_COLOR empty. FORCE_COLOR (not empty) asks for it anywhere
+// but does not beat NO_COLOR.
 bool colour_wanted(int fd);
 
 }  // namespace llmops

@@ -42,7 +42,8 @@ std::string for_people(const Json& value, Unit unit, int digits) {
   if (value.is_null()) return "-";
   if (value.is_bool()) return value.as_bool() ? "yes" : "no";
   if (value.is_string()) return escape_control(value.as_string());
-  if (value.is_number()) return std::isfinite(value.as_double()) ? number_for_people(value, unit, digits) : "not finite";
+  if (value.is_number())
+    return std::isfinite(value.as_double()) ? number_for_people(value, unit, digits) : "not finite";
   if (value.is_object()) return escape_control(value.dump());
   std::string list;
   for (const Json& item : value.as_array()) list += (list.empty() ? "" : ", ") + for_people(item, unit, digits);

@@ -13,7 +13,7 @@
 namespace llmops {
 namespace {
 
-constexpr double kQuietStart_s = 2;    // shorter work needs no progress line
+constexpr double kQuietStart_s = 2;  // shorter work needs no progress line
 constexpr double kRedrawEvery_s = 0.1;
 
 bool can_rewrite_lines(int fd) {
@@ -34,8 +34,13 @@ void write_text(int fd, std::string_view text) {
 }  // namespace
 
 Progress::Progress(std::string what, double total, int fd, double (*now)())
-    : what_(std::move(what)), total_(total), fd_(fd), now_(now != nullptr ? now : monotonic_s),
-      shown_(log_level() >= LogLevel::normal && can_rewrite_lines(fd)), start_s_(now_()), drawn_s_(start_s_) {}
+    : what_(std::move(what)),
+      total_(total),
+      fd_(fd),
+      now_(now != nullptr ? now : monotonic_s),
+      shown_(log_level() >= LogLevel::normal && can_rewrite_lines(fd)),
+      start_s_(now_()),
+      drawn_s_(start_s_) {}
 
 std::string Progress::line(double done, double elapsed_s, std::string_view detail) const {
   std::string out = what_ + "  ";

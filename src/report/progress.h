@@ -1,6 +1,6 @@
-// A progress line with ETA for work that takes longer than two seconds. It shows only where stderr is a terminal that can
-// return to the start of a line (TERM not "dumb") and the log level is not quiet. No colour, no escape sequences: the line
-// is padded with blanks and rewritten after a carriage return.
+// A progress line with ETA for work that takes longer than two seconds. It shows only where stderr is a terminal that
+// can return to the start of a line (TERM not "dumb") and the log level is not quiet. No colour, no escape sequences:
+// the line is padded with blanks and rewritten after a carriage return.
 #pragma once
 
 #include <string>
@@ -28,9 +28,9 @@ class Progress {
   double total_;
   int fd_;
   double (*now_)();
-  bool shown_;            // may it be drawn at all?
+  bool shown_;  // may it be drawn at all?
   double start_s_, drawn_s_;
-  int width_ = 0;         // columns on the screen now
+  int width_ = 0;  // columns on the screen now
 };
 
 }  // namespace llmops

@@ -1,5 +1,6 @@
-// A result as typed rows and a key-value summary, rendered for people (table, md: numbers with units) or for machines (json,
-// jsonl, csv: raw numbers, the unit in the key). A row is a JSON object; machines get it whole, people get the columns.
+// A result as typed rows and a key-value summary, rendered for people (table, md: numbers with units) or for machines
+// (json, jsonl, csv: raw numbers, the unit in the key). A row is a JSON object; machines get it whole, people get the
+// columns.
 //
 //   Report report{{"size_bytes", "size", Unit::bytes}, {"time_us", "time", Unit::us}, {"op", "op"}};
 //   report.row({4096, 12.5, "all_reduce"});
@@ -23,23 +24,25 @@ enum class Format : uint8_t { table, json, jsonl, csv, md };
 
 // What a number counts; the machine's key says it too ("step_ms", "size_bytes", "mfu").
 enum class Unit : uint8_t {
-  none,           // text and bools as they are; numbers as they are, or with `digits` significant digits
-  count,          // 124439808 -> 124.4 M
-  bytes,          // 1610612736 -> 1.50 GiB
-  s, ms, us,      // a duration held in that unit
-  ratio,          // 0.413 -> 41.3 %
-  flops,          // 1.2e12 -> 1.2 TFLOP
-  flops_per_s,    // -> TFLOP/s
-  bytes_per_s,    // -> GB/s (powers of ten, as links and memories are sold)
-  tokens_per_s,   // -> 12.3 k tok/s
-  verdict,        // "ok" and "pass" green, other text red, on a colour terminal
+  none,   // text and bools as they are; numbers as they are, or with `digits` significant digits
+  count,  // 124439808 -> 124.4 M
+  bytes,  // 1610612736 -> 1.50 GiB
+  s,
+  ms,
+  us,            // a duration held in that unit
+  ratio,         // 0.413 -> 41.3 %
+  flops,         // 1.2e12 -> 1.2 TFLOP
+  flops_per_s,   // -> TFLOP/s
+  bytes_per_s,   // -> GB/s (powers of ten, as links and memories are sold)
+  tokens_per_s,  // -> 12.3 k tok/s
+  verdict,       // "ok" and "pass" green, other text red, on a colour terminal
 };
 
 struct Column {
-  std::string key;        // json, jsonl, csv: snake_case, unit last
-  std::string title;      // table, md; empty: for machines only
+  std::string key;    // json, jsonl, csv: snake_case, unit last
+  std::string title;  // table, md; empty: for machines only
   Unit unit = Unit::none;
-  int digits = 0;         // Unit::none: significant digits for people (0: the shortest exact text)
+  int digits = 0;  // Unit::none: significant digits for people (0: the shortest exact text)
 };
 
 // The value as people read it; null is "-", control characters are escaped.
@@ -54,7 +57,7 @@ class Report {
   void row(std::vector<Json> cells);  // one per column, in order
   void record(Json object);           // a row with its own keys; columns pick theirs by key, absent ones are "-"
   void summary(Column what, Json value);
-  void note(std::string text);        // a remark for people; "notes" in json
+  void note(std::string text);              // a remark for people; "notes" in json
   void extra(std::string key, Json value);  // json and jsonl only, beside the summary ("options", "env")
 
   const std::vector<Column>& columns() const { return columns_; }
@@ -85,8 +88,8 @@ class ReportWriter {
   Status begin(const std::vector<Column>& columns, int width_min = 9);
   Status row(std::vector<Json> cells);
   Status record(const Json& object);
-  Status end(const Report& rest);          // summary, notes and extras of `rest`; its rows are written too
-  Status write(const Report& whole);       // begin, every row, end
+  Status end(const Report& rest);     // summary, notes and extras of `rest`; its rows are written too
+  Status write(const Report& whole);  // begin, every row, end
 
  private:
   bool for_people() const { return format_ == Format::table || format_ == Format::md; }
@@ -99,7 +102,7 @@ class ReportWriter {
   Output& out_;
   Format format_;
   bool colour_;
-  bool has_rows_ = false;         // a list of results belongs to this report, though it may be empty
+  bool has_rows_ = false;  // a list of results belongs to this report, though it may be empty
   bool has_header_ = false;
   std::vector<Column> declared_;  // of row()
   std::vector<Column> columns_;   // shown: all for machines, those with a title for people

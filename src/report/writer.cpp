@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::string_view kBold = "\x1b[1m", kGreen = "\x1b[32m", kRed = "\x1b[31m", kPlain = "\x1b[0m";
 
-// RFC 4180 quoting. A text that a spreadsheet would run as a formula gets an apostrophe in front, which spreadsheets drop.
+// RFC 4180 quoting. A text that a spreadsheet would run as a formula gets an apostrophe in front, which spreadsheets
+// drop.
 std::string csv_cell(const Json& value) {
   if (value.is_null()) return "";
   std::string text = value.is_string() ? utf8_repair(value.as_string()) : value.dump();
@@ -78,7 +79,8 @@ Status ReportWriter::record(const Json& object) {
   has_rows_ = true;
   ++rows_;
   if (format_ == Format::jsonl) return out_.write(object.dump() + "\n");
-  if (format_ == Format::json) return out_.write((rows_ == 1 ? "{\n  \"results\": [\n    " : ",\n    ") + object.dump());
+  if (format_ == Format::json)
+    return out_.write((rows_ == 1 ? "{\n  \"results\": [\n    " : ",\n    ") + object.dump());
   LLMOPS_TRY(header(object));
   std::vector<std::string> cells;
   for (const Column& column : columns_) {
@@ -102,7 +104,8 @@ Status ReportWriter::header(const Json& first) {
   std::vector<std::string> titles;
   for (const Column& column : columns_) {
     const Json value = cell(first, column.key);
-    right_.push_back(value.is_number() || (!value.is_string() && column.unit != Unit::none && column.unit != Unit::verdict));
+    right_.push_back(value.is_number() ||
+                     (!value.is_string() && column.unit != Unit::none && column.unit != Unit::verdict));
     titles.push_back(format_ == Format::csv ? column.key : column.title);
   }
   if (titles.empty()) return {};

@@ -15,8 +15,12 @@ RunResult run(const char* program, std::vector<std::string> words, const RunOpti
   words.insert(words.begin(), program);
   return run_program(std::move(words), options);
 }
-RunResult llmops_run(std::vector<std::string> words, const RunOptions& options = {}) { return run(LLMOPS_BINARY, std::move(words), options); }
-RunResult probe(std::vector<std::string> words, const RunOptions& options = {}) { return run(LLMOPS_PROBE, std::move(words), options); }
+RunResult llmops_run(std::vector<std::string> words, const RunOptions& options = {}) {
+  return run(LLMOPS_BINARY, std::move(words), options);
+}
+RunResult probe(std::vector<std::string> words, const RunOptions& options = {}) {
+  return run(LLMOPS_PROBE, std::move(words), options);
+}
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -79,8 +83,8 @@ TEST_CASE("version") {
   CHECK(line.out.starts_with("llmops 0.1.0 ("));
   const auto json = json_parse(llmops_run({"version", "--format", "json", "-vvv"}).out);
   REQUIRE(json.ok());
-  for (const char* key : {"version", "commit", "compiler", "build_type", "instruction_sets_compiled", "instruction_sets_found",
-                          "threads_usable", "cuda_compiled", "cuda_loadable"})
+  for (const char* key : {"version", "commit", "compiler", "build_type", "instruction_sets_compiled",
+                          "instruction_sets_found", "threads_usable", "cuda_compiled", "cuda_loadable"})
     CHECK_MESSAGE(json->find(key) != nullptr, key);
   CHECK(json->find("threads_usable")->as_int() >= 1);
   CHECK(llmops_run({"--format", "json", "version"}).out == llmops_run({"version", "--format=json"}).out);
@@ -90,7 +94,8 @@ TEST_CASE("every format carries the same rows; machines get raw numbers, people 
   CHECK(probe({"stream", "--rows", "2"}).out ==
         "     step       time  verdict\n        0     1.5 ms  ok\n        1     1.5 ms  ok\n\ntokens  124.4 M\n");
   CHECK(probe({"stream", "--rows", "2", "--format", "jsonl"}).out ==
-        "{\"step\":0,\"step_ms\":1.5,\"verdict\":\"ok\"}\n{\"step\":1,\"step_ms\":1.5,\"verdict\":\"ok\"}\n{\"summary\":{\"tokens\":124439808}}\n");
+        "{\"step\":0,\"step_ms\":1.5,\"verdict\":\"ok\"}\n{\"step\":1,\"step_ms\":1.5,\"verdict\":\"ok\"}\n{"
+        "\"summary\":{\"tokens\":124439808}}\n");
   CHECK(probe({"stream", "--rows", "1", "--format", "csv"}).out == "step,step_ms,verdict\n0,1.5,ok\n");
   CHECK(probe({"stream", "--rows", "1", "--format", "md"}).out ==
         "| step | time | verdict |\n| ---: | ---: | --- |\n| 0 | 1.5 ms | ok |\n\n- tokens: 124.4 M\n");
@@ -111,14 +116,20 @@ TEST_CASE("a closed pipe is quiet and the work goes on; a failure that was found
   const RunResult finding = probe({"stream", "--fails"}, {.to = Stdout::closed_pipe});
   CHECK(finding.code == 1);
   CHECK(finding.err == "llmops: stream: row 2: found 1, expected 2\n");
-  const RunResult head = run_program({"bash", "-c", std::string("set -o pipefail; ") + LLMOPS_PROBE + " stream --rows 100000 --format jsonl | head -1"});
+  const RunResult head =
+      run_program({"bash", "-c",
+                   std::string("set -o pipefail; ") + LLMOPS_PROBE + " stream --rows 100000 --format jsonl | head -1"});
   CHECK(head.code == 0);
   CHECK(head.out == "{\"step\":0,\"step_ms\":1.5,\"verdict\":\"ok\"}\n");
   CHECK(head.err == "");
 }
 
 TEST_CASE("a full disk is one message and exit 4, also for help; a closed stdout too") {
-  for (const auto& words : {std::vector<std::string>{"--help"}, {"version"}, {"version", "--help"}, {"--version"}, {"completion", "bash"}}) {
+  for (const auto& words : {std::vector<std::string>{"--help"},
+                            {"version"},
+                            {"version", "--help"},
+                            {"--version"},
+                            {"completion", "bash"}}) {
     const RunResult full = llmops_run(words, {.to = Stdout::full_disk});
     CHECK(full.code == 4);
     CHECK(std::count(full.err.begin(), full.err.end(), '\n') == 1);
@@ -173,7 +184,8 @@ TEST_CASE("colour only on a terminal that wants it") {
 }
 
 TEST_CASE("progress: on a terminal's stderr, after two seconds, with the time left; not when quiet or dumb") {
-  const std::vector<std::string> words = {LLMOPS_PROBE, "stream", "--rows", "240", "--pause-ms", "10", "--format", "jsonl"};
+  const std::vector<std::string> words = {LLMOPS_PROBE, "stream", "--rows",   "240",
+                                          "--pause-ms", "10",     "--format", "jsonl"};
   const RunResult shown = run_in_terminal(words, {.env = {{"TERM", "xterm"}}}, true);
   CHECK(shown.code == 0);
   CHECK(has(shown.err, "\rrows  "));
@@ -187,7 +199,8 @@ TEST_CASE("progress: on a terminal's stderr, after two seconds, with the time le
 }
 
 TEST_CASE("completions name every command and option, and bash loads them") {
-  const std::string bash = llmops_run({"completion", "bash"}).out, zsh = llmops_run({"completion", "zsh"}).out, fish = llmops_run({"completion", "fish"}).out;
+  const std::string bash = llmops_run({"completion", "bash"}).out, zsh = llmops_run({"completion", "zsh"}).out,
+                    fish = llmops_run({"completion", "fish"}).out;
   for (const std::string& name : command_names()) {
     CHECK_MESSAGE(has(bash, "'" + name + "'"), name);
     for (const Json& option : table_of(name).find("options")->as_array()) {
@@ -203,7 +216,8 @@ TEST_CASE("completions name every command and option, and bash loads them") {
   CHECK(run_program({"bash", "-n", dir / "llmops"}).code == 0);
   dir.write("probe", probe({"show"}).code == 0 ? bash : "");
   auto complete = [&](const std::string& words, int at) {
-    const std::string script = "source " + (dir / "llmops") + "; complete -p llmops >/dev/null || exit 9; COMP_WORDS=(" + words +
+    const std::string script = "source " + (dir / "llmops") +
+                               "; complete -p llmops >/dev/null || exit 9; COMP_WORDS=(" + words +
                                "); COMP_CWORD=" + std::to_string(at) + "; _llmops; printf '%s\\n' \"${COMPREPLY[@]}\"";
     return run_program({"bash", "-c", script}, {.dir = dir.path()}).out;
   };
@@ -214,7 +228,8 @@ TEST_CASE("completions name every command and option, and bash loads them") {
   CHECK(complete("llmops completion b", 2) == "bash\n");
   CHECK(complete("llmops help vers", 2) == "version\n");
   CHECK(complete("llmops version --config ll", 3) == "llmops\n");
-  CHECK(llmops_run({"completion", "tcsh"}).err == "llmops: completion: SHELL: found 'tcsh', expected bash, zsh or fish; did you mean 'zsh'?\n");
+  CHECK(llmops_run({"completion", "tcsh"}).err ==
+        "llmops: completion: SHELL: found 'tcsh', expected bash, zsh or fish; did you mean 'zsh'?\n");
 }
 
 TEST_CASE("every command has a man page that names every option and that groff takes without a warning") {

@@ -77,7 +77,8 @@ TEST_CASE("words: the last one wins, a value may look like a flag, -- ends optio
 
 TEST_CASE("numbers are strict") {
   const std::string integer = "llmops: show: --steps: ";
-  for (const char* bad : {"1e3x", "-1", "nan", "010", "99999999999999999999", "", " 5", "+5", "0x10", "1e3", "5 ", "0", "1.5"}) {
+  for (const char* bad :
+       {"1e3x", "-1", "nan", "010", "99999999999999999999", "", " 5", "+5", "0x10", "1e3", "5 ", "0", "1.5"}) {
     const RunResult run = probe({"show", "--steps", bad});
     CAPTURE(bad);
     CHECK(run.code == 2);
@@ -92,7 +93,8 @@ TEST_CASE("numbers are strict") {
     CHECK(run.code == 2);
     CHECK(run.err.starts_with("llmops: show: --lr: "));
   }
-  for (const char* bad : {"-1", "1.5", "1XB", "9999999TiB", "", "1 GiB x"}) CHECK(probe({"show", "--memory", bad}).code == 2);
+  for (const char* bad : {"-1", "1.5", "1XB", "9999999TiB", "", "1 GiB x"})
+    CHECK(probe({"show", "--memory", bad}).code == 2);
   for (const char* bad : {"-1s", "1x", "", "nan", "1:99:00:00:00"}) CHECK(probe({"show", "--max-time", bad}).code == 2);
   CHECK(probe({"show", "--ranks", "65"}).code == 2);
 }
@@ -101,13 +103,15 @@ TEST_CASE("what is mistyped is refused with the nearest name") {
   refused({"show", "--stepz", "3"}, "llmops: show: found the unknown option '--stepz'; did you mean '--steps'?");
   refused({"show", "--qqqqqqqqqq"}, "llmops: show: found the unknown option '--qqqqqqqqqq'");
   refused({"show", "-x"}, "llmops: show: found the unknown option '-x'");
-  refused({"show", "--mode", "quik"}, "llmops: show: --mode: found 'quik', expected slow or quick; did you mean 'quick'?");
+  refused({"show", "--mode", "quik"},
+          "llmops: show: --mode: found 'quik', expected slow or quick; did you mean 'quick'?");
   refused({"show", "--save=maybe"}, "llmops: show: --save: found 'maybe', expected true or false");
   refused({"show", "--steps"}, "llmops: show: --steps: found no value, expected N, optimizer steps");
   refused({"show", "--out", ""}, "llmops: show: --out: found an empty path, expected a name");
   refused({"show", "--no-steps"}, "llmops: show: found the unknown option '--no-steps'; did you mean '--steps'?");
   refused({"shwo"}, "llmops: found the unknown command 'shwo'; did you mean 'show'?; see llmops --help");
-  refused({"ckpt", "verfy", "x"}, "llmops: ckpt: found the unknown command 'verfy'; did you mean 'verify'?; see llmops ckpt --help");
+  refused({"ckpt", "verfy", "x"},
+          "llmops: ckpt: found the unknown command 'verfy'; did you mean 'verify'?; see llmops ckpt --help");
   refused({"ckpt", "verify"}, "llmops: ckpt verify: DIR: not given, expected a checkpoint folder");
   refused({"ckpt", "verify", "a", "b"}, "llmops: ckpt verify: found 'b', expected no further argument");
   refused({"show", "--\x1b[31m"}, "llmops: show: found the unknown option '--\\x1b[31m'");
@@ -115,9 +119,13 @@ TEST_CASE("what is mistyped is refused with the nearest name") {
 
 TEST_CASE("command line > environment > llmops.toml > default, and the origin is kept") {
   ScratchDir dir;
-  dir.write("llmops.toml", "[show]\nsteps = 20\nlr = 0.5\nmemory = \"2MiB\"\nstop = [\"x\", \"y\"]\nsave = false\nranks = 2\n");
-  RunOptions options{.env = {{"LLMOPS_SHOW_STEPS", "30"}, {"LLMOPS_STEPS", "31"}, {"LLMOPS_RANKS", "3"}, {"LLMOPS_LR", ""}}, .dir = dir.path()};
-  const Json values = shown({"--steps", "40"}, "options", options), origins = shown({"--steps", "40"}, "origins", options);
+  dir.write("llmops.toml",
+            "[show]\nsteps = 20\nlr = 0.5\nmemory = \"2MiB\"\nstop = [\"x\", \"y\"]\nsave = false\nranks = 2\n");
+  RunOptions options{
+      .env = {{"LLMOPS_SHOW_STEPS", "30"}, {"LLMOPS_STEPS", "31"}, {"LLMOPS_RANKS", "3"}, {"LLMOPS_LR", ""}},
+      .dir = dir.path()};
+  const Json values = shown({"--steps", "40"}, "options", options),
+             origins = shown({"--steps", "40"}, "origins", options);
   CHECK(values.find("steps")->as_int() == 40);
   CHECK(origins.find("steps")->as_string() == "--steps");
   CHECK(option({}, "steps", options).as_int() == 30);
@@ -164,9 +172,10 @@ TEST_CASE("a configuration that is not understood is refused at line and column"
   says("[stream]\nrosw = 1\n", "2:1: found the unknown key 'rosw'; did you mean 'rows'?");  // of another command, too
   says("[show]\nsteps = [1]\n", "2:1: steps: found an array, expected one value");
   says("[show]\nmode = 'quik'\n", "2:1: mode: found 'quik', expected slow or quick; did you mean 'quick'?");
-  says("[show]\nsteps = 1979-05-27\n", "2:9: found a date or time, expected a number, a string, true, false or an array");
-  for (const char* bad : {"[show]\nsteps = -1\n", "[show]\nsteps = 1.5\n", "[show]\nlr = nan\n", "[show]\nsteps = 1\nsteps = 2\n",
-                          "[show\n", "[show]\nprompt = \"x\n", "steps == 1\n"}) {
+  says("[show]\nsteps = 1979-05-27\n",
+       "2:9: found a date or time, expected a number, a string, true, false or an array");
+  for (const char* bad : {"[show]\nsteps = -1\n", "[show]\nsteps = 1.5\n", "[show]\nlr = nan\n",
+                          "[show]\nsteps = 1\nsteps = 2\n", "[show\n", "[show]\nprompt = \"x\n", "steps == 1\n"}) {
     dir.write("llmops.toml", bad);
     const RunResult run = probe({"show"}, in_dir);
     CAPTURE(bad);
@@ -184,7 +193,8 @@ TEST_CASE("a configuration that is not understood is refused at line and column"
 
 TEST_CASE("the TOML echo reads back to the same options") {
   ScratchDir dir;
-  const std::vector<std::string> words = {"--steps", "3", "--lr", "6e-4", "--prompt", "a \"b\"\n\x7f c", "--stop", "x", "--no-save", "--mode", "quick"};
+  const std::vector<std::string> words = {"--steps", "3", "--lr",      "6e-4",   "--prompt", "a \"b\"\n\x7f c",
+                                          "--stop",  "x", "--no-save", "--mode", "quick"};
   const Json before = shown(words, "options");
   dir.write("run.toml", shown(words, "toml").as_string());
   CHECK(shown({"--config", dir / "run.toml"}, "options").dump() == before.dump());

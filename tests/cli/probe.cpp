@@ -124,7 +124,8 @@ Status run_list(VerifyOptions& o, Context& context) { return context.out.write(o
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
-      make_command<ShowOptions, declare_show, run_show>({"show", "show options", "", {{"llmops show --steps 3", "three"}}}),
+      make_command<ShowOptions, declare_show, run_show>(
+          {"show", "show options", "", {{"llmops show --steps 3", "three"}}}),
       make_command<StreamOptions, declare_stream, run_stream>({"stream", "write rows", "", {}}),
       make_command<EndOptions, declare_end, run_end>({"end", "end somehow", "", {}}),
       make_command<VerifyOptions, declare_verify, run_verify>({"ckpt verify", "check", "", {}}),

@@ -1,5 +1,5 @@
-// Runs a program as a person would and gives back exactly what it said: exit code, stdout, stderr. For cli tests; header
-// only, so that any test can include it.
+// Runs a program as a person would and gives back exactly what it said: exit code, stdout, stderr. For cli tests;
+// header only, so that any test can include it.
 #pragma once
 
 #include <fcntl.h>
@@ -61,8 +61,8 @@ struct RunOptions {
   std::vector<std::pair<std::string, std::string>> env;  // beside PATH, HOME and the sanitizers' options
   std::string dir;                                       // working folder; empty: ours
   Stdout to = Stdout::capture;
-  double timeout_s = 120;                                // then SIGKILL
-  double signal_after_s = 0;                             // > 0: send `signal` then
+  double timeout_s = 120;     // then SIGKILL
+  double signal_after_s = 0;  // > 0: send `signal` then
   int signal = SIGTERM;
 };
 
@@ -76,7 +76,8 @@ namespace detail {
 
 inline std::vector<std::string> environment(const RunOptions& options) {
   std::vector<std::string> env;
-  for (const char* name : {"PATH", "HOME", "LD_LIBRARY_PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS"})
+  for (const char* name :
+       {"PATH", "HOME", "LD_LIBRARY_PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS"})
     if (const char* value = getenv(name)) env.push_back(std::string(name) + "=" + value);
   for (const auto& [name, value] : options.env) env.push_back(name + "=" + value);
   return env;
@@ -96,8 +97,8 @@ inline double now_s() {
 inline int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
 // Feeds and drains the child's pipes until both outputs end or the time is over. Any descriptor may be -1.
-inline void talk(pid_t child, int in, std::string_view text, int out, std::string* out_text, int err, std::string* err_text,
-                 const RunOptions& options, double start_s) {
+inline void talk(pid_t child, int in, std::string_view text, int out, std::string* out_text, int err,
+                 std::string* err_text, const RunOptions& options, double start_s) {
   bool is_signalled = options.signal_after_s <= 0;
   while (out >= 0 || err >= 0) {
     if (in >= 0 && text.empty()) close(std::exchange(in, -1));
@@ -166,7 +167,8 @@ inline RunResult run_program(std::vector<std::string> words, const RunOptions& o
   RunResult result;
   detail::talk(child, in[1], options.stdin_text, out[0], &result.out, err[0], &result.err, options, start_s);
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
   result.code = detail::code_of(status);
   result.wall_s = detail::now_s() - start_s;
   return result;
@@ -174,7 +176,8 @@ inline RunResult run_program(std::vector<std::string> words, const RunOptions& o
 
 // On a terminal of 100 columns: stdin, stdout and stderr are one, and lines end in "\r\n". With `stdout_to_pipe` only
 // stderr is the terminal: `err` is what it showed.
-inline RunResult run_in_terminal(std::vector<std::string> words, const RunOptions& options = {}, bool stdout_to_pipe = false) {
+inline RunResult run_in_terminal(std::vector<std::string> words, const RunOptions& options = {},
+                                 bool stdout_to_pipe = false) {
   int out[2] = {-1, -1};
   if (stdout_to_pipe && pipe2(out, O_CLOEXEC) != 0) throw std::runtime_error("pipe failed");
   std::vector<std::string> env = detail::environment(options);
@@ -195,7 +198,8 @@ inline RunResult run_in_terminal(std::vector<std::string> words, const RunOption
   std::string* shown = stdout_to_pipe ? &result.err : &result.out;
   detail::talk(child, -1, {}, out[0], &result.out, terminal, shown, options, start_s);
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
   result.code = detail::code_of(status);
   result.wall_s = detail::now_s() - start_s;
   return result;

@@ -58,7 +58,8 @@ TEST_CASE("nothing before two seconds, then share and time left, at most ten tim
     progress.update(30);
     const std::string shorter = terminal.shown();
     CHECK(shorter.starts_with("\rrows  30 %  30 of 100  "));
-    CHECK(shorter.size() == std::string("\rrows  25 %  25 of 100  7.5 s left  loss 2.31").size());  // padded with blanks
+    CHECK(shorter.size() ==
+          std::string("\rrows  25 %  25 of 100  7.5 s left  loss 2.31").size());  // padded with blanks
   }
   const std::string cleared = terminal.shown();
   CHECK(cleared.front() == '\r');

@@ -26,7 +26,11 @@ std::string printed(const Report& report, Format format, bool colour = false) {
 }
 
 Report sample() {
-  Report report{{"op", "op"}, {"size_bytes", "size", Unit::bytes}, {"digest", ""}, {"mfu", "MFU", Unit::ratio}, {"verdict", "verdict", Unit::verdict}};
+  Report report{{"op", "op"},
+                {"size_bytes", "size", Unit::bytes},
+                {"digest", ""},
+                {"mfu", "MFU", Unit::ratio},
+                {"verdict", "verdict", Unit::verdict}};
   report.row({"all_reduce", 1610612736, "ab", 0.413, "ok"});
   report.row({"x", Json(), "cd", 0.5, "slow"});
   report.summary({"tokens", "tokens", Unit::count}, 124439808);
