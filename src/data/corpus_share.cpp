@@ -54,7 +54,7 @@ Status write_at(int fd, std::string_view data, int64_t* offset) {
   while (!data.empty()) {
     const ssize_t wrote = real_fs().pwrite(fd, data.data(), data.size(), *offset);
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return errno_status(std::string(kName), "cannot write", errno);
+    if (wrote < 0) return errno_status(std::string(kName), "write", errno);
     data.remove_prefix(static_cast<size_t>(wrote));
     *offset += wrote;
   }
@@ -131,7 +131,7 @@ Status read_stream(Reader& in, int fd, int64_t* tokens_at, TokenStream* stream) 
   LLMOPS_ASSIGN(const int64_t type_number, in.number());
   if (count == 0) return {};
   const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
-  if (copy < 0) return errno_status(std::string(kName), "cannot duplicate", errno);
+  if (copy < 0) return errno_status(std::string(kName), "duplicate", errno);
   const auto type = static_cast<TokenType>(type_number);
   const TokenRun run{*tokens_at, count};
   stream->add_file({std::string(kName), File(real_fs(), copy, std::string(kName)), type}, {&run, 1});
@@ -166,7 +166,7 @@ Status Corpus::save_to(int fd) const {
 
 Result<Corpus> Corpus::load_from(int fd) {
   const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
-  if (copy < 0) return errno_status(std::string(kName), "cannot duplicate", errno);
+  if (copy < 0) return errno_status(std::string(kName), "duplicate", errno);
   const File file(real_fs(), copy, std::string(kName));
   std::byte head[16];
   LLMOPS_TRY(file.read_at(0, head));

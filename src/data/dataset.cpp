@@ -58,7 +58,8 @@ Status Loader::load_file(const std::string& path, size_t stream) {
   if (format == DataFormat::megatron && index.empty()) return io_error(path + ": no .idx is beside it");
   if (!index.empty() && (format == DataFormat::detect || format == DataFormat::megatron))
     return load_megatron(index, stream);
-  if (format == DataFormat::llmc || format == DataFormat::u16) return load_tokens(format, path, stream);
+  const bool is_tokens = format == DataFormat::llmc || format == DataFormat::u16;
+  if (is_tokens && path != "-") return load_tokens(format, path, stream);
   LLMOPS_ASSIGN(Input input, Input::open(path));
   if (format == DataFormat::detect) {
     LLMOPS_ASSIGN(format, detect_format(input));

@@ -66,7 +66,7 @@ Status expand_path(const std::string& path, Sources* out) {
     return {};
   }
   if (exists(path)) return expand_folder(path, out);
-  if (path.find_first_of("*?[") == std::string::npos) return errno_status(path, "cannot open", ENOENT);
+  if (path.find_first_of("*?[") == std::string::npos) return errno_status(path, "open", ENOENT);
   glob_t found = {};
   const int code = ::glob(path.c_str(), 0, nullptr, &found);  // sorted
   for (size_t i = 0; code == 0 && i < found.gl_pathc; ++i) out->train.emplace_back(found.gl_pathv[i]);
