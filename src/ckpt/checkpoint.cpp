@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "ckpt/convert.h"
 #include "ckpt/manifest.h"
+#include "ckpt/text_file.h"
 
 namespace llmops {
 
@@ -24,10 +25,7 @@ class NativeCheckpoint : public Checkpoint {
     auto c = std::make_unique<NativeCheckpoint>();
     LLMOPS_ASSIGN(Dir dir, Dir::open(path));
     if (!dir.exists(kManifestName)) return invalid_error(fmt::format("{}: is no step of a checkpoint: it has no {}", path, kManifestName));
-    LLMOPS_ASSIGN(const File file, dir.open_file(kManifestName));
-    LLMOPS_ASSIGN(const int64_t bytes, file.size());
-    std::string text(static_cast<size_t>(bytes), '\0');
-    LLMOPS_TRY(file.read_at(0, std::as_writable_bytes(std::span(text))));
+    LLMOPS_ASSIGN(const std::string text, read_text(dir, kManifestName, kManifestBytesMax));
     auto manifest = parse_manifest(text);
     if (!manifest.ok()) return manifest.status().in(path);
     c->manifest_ = manifest.take();

@@ -25,6 +25,10 @@ struct Plane {
 
 template <class From, class To>
 void convert(const From* from, To* to, int64_t count) {
+  if constexpr (std::is_same_v<From, To>) {
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(To));
+    return;
+  }
   for (int64_t i = 0; i < count; ++i) {
     if constexpr (std::is_same_v<To, float>) to[i] = to_f32(from[i]);
     else to[i] = to_bf16(to_f32(from[i]));

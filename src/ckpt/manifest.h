@@ -40,6 +40,7 @@ struct Manifest {
 };
 
 constexpr const char* kManifestName = "manifest.json";
+constexpr int64_t kManifestBytesMax = int64_t{1} << 30;
 std::string chunk_key(const std::string& tensor, const Box& box);  // "transformer.wte.weight@0,0"
 std::string to_text(const Manifest& manifest);
 // Checks the hash, the structure, and that boxes lie within shapes, files and each other's gaps: every tensor is covered exactly once.

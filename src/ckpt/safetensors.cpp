@@ -15,6 +15,24 @@ constexpr int64_t kHeaderMax = 100'000'000;  // the reference reader's limit
 
 Status wrong(const std::string& what) { return invalid_error("safetensors header: " + what); }
 
+struct StoredType {
+  std::string_view name;
+  int bits;
+};
+// All types of the format, so that the structure of any file can be checked.
+constexpr StoredType kStoredTypes[] = {
+    {"BOOL", 8}, {"F4", 4},   {"F6_E2M3", 6},  {"F6_E3M2", 6},      {"U8", 8},           {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8},
+    {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16}, {"U16", 16}, {"F16", 16}, {"BF16", 16},   {"I32", 32},
+    {"U32", 32}, {"F32", 32}, {"C64", 64},     {"F64", 64},         {"I64", 64},         {"U64", 64},
+};
+
+// Bytes of a dense tensor; nullopt when they are no whole number, or beyond int64.
+std::optional<int64_t> stored_bytes(const StoredType& type, const Shape& shape) {
+  const auto elems = checked_product(shape);
+  const auto bits = elems ? checked_mul<int64_t>(*elems, type.bits) : std::nullopt;
+  return bits && *bits % 8 == 0 ? std::optional(*bits / 8) : std::nullopt;
+}
+
 Result<SafeTensor> read_entry(const std::string& name, const Json& json, int64_t data_begin) {
   SafeTensor tensor;
   tensor.name = name;
@@ -22,9 +40,10 @@ Result<SafeTensor> read_entry(const std::string& name, const Json& json, int64_t
   const Json *dtype = json.find("dtype"), *shape = json.find("shape"), *offsets = json.find("data_offsets");
   if (!dtype || !dtype->is_string() || !shape || !shape->is_array() || !offsets || offsets->as_array().size() != 2)
     return wrong(fmt::format("tensor {} needs dtype, shape and two data_offsets", shown));
-  const auto known = dtype_from_name(dtype->as_string());
-  if (!known || info(*known).name != dtype->as_string()) return wrong(fmt::format("tensor {} has dtype {}, which this release does not read", shown, escape_control(dtype->as_string())));
-  tensor.dtype = *known;
+  const auto type = std::ranges::find(kStoredTypes, std::string_view(dtype->as_string()), &StoredType::name);
+  if (type == std::end(kStoredTypes)) return wrong(fmt::format("tensor {} has the unknown dtype {}", shown, escape_control(dtype->as_string().substr(0, 40))));
+  tensor.type_name = type->name;
+  if (const auto known = dtype_from_name(type->name); known && info(*known).name == type->name) tensor.dtype = known;
   for (const Json& n : shape->as_array()) {
     if (!n.is_integer() || n.as_int(-1) < 0) return wrong(fmt::format("tensor {} has a shape that is no list of integers >= 0", shown));
     tensor.shape.push_back(n.as_int());
@@ -37,10 +56,10 @@ Result<SafeTensor> read_entry(const std::string& name, const Json& json, int64_t
     if (!absolute) return wrong(fmt::format("tensor {} has data_offsets that overflow", shown));
     range[i] = *absolute;
   }
-  const auto elems = checked_product(tensor.shape);
-  const auto bytes = elems ? bytes_of(tensor.dtype, *elems) : std::nullopt;
-  if (!bytes || range[1] < range[0] || range[1] - range[0] != *bytes)
-    return wrong(fmt::format("tensor {} has {} bytes of data, its shape and dtype need {}", shown, range[1] - range[0], bytes ? fmt::format("{}", *bytes) : "more than 2^63"));
+  const auto bytes = stored_bytes(*type, tensor.shape);
+  if (!bytes) return wrong(fmt::format("tensor {}: {} of shape [{}] is no whole number of bytes below 2^63", shown, type->name, fmt::join(tensor.shape, ",")));
+  if (range[1] < range[0] || range[1] - range[0] != *bytes)
+    return wrong(fmt::format("tensor {} has {} bytes of data, its shape and dtype need {}", shown, range[1] - range[0], *bytes));
   tensor.begin = range[0];
   tensor.end = range[1];
   return tensor;
@@ -103,10 +122,10 @@ std::string safetensors_header(std::vector<SafeTensor>& tensors, const Json& met
     Json entry(Json::Object{}), shape(Json::Array{}), offsets(Json::Array{});
     for (int64_t n : tensor.shape) shape.push_back(n);
     tensor.begin = at;
-    tensor.end = at += *bytes_of(tensor.dtype, elems_of(tensor.shape));
+    tensor.end = at += *bytes_of(*tensor.dtype, elems_of(tensor.shape));
     offsets.push_back(tensor.begin);
     offsets.push_back(tensor.end);
-    entry["dtype"] = info(tensor.dtype).name;
+    entry["dtype"] = info(*tensor.dtype).name;
     entry["shape"] = std::move(shape);
     entry["data_offsets"] = std::move(offsets);
     object.emplace_back(tensor.name, std::move(entry));

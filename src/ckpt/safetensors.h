@@ -1,7 +1,9 @@
 // The safetensors container: u64 little-endian header length, JSON header, dense data (github.com/huggingface/safetensors, README).
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/io.h"
@@ -12,9 +14,10 @@ namespace llmops {
 
 struct SafeTensor {
   std::string name;
-  DType dtype = DType::f32;
+  std::optional<DType> dtype;  // empty: one of the format's types that this release does not compute with
   Shape shape;
   int64_t begin = 0, end = 0;  // bytes within the file
+  std::string_view type_name = {};  // "BF16", "F8_E4M3": as the header spells it
 };
 
 struct SafeTensors {

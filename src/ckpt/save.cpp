@@ -16,6 +16,7 @@
 #include "base/run.h"
 #include "ckpt/manifest.h"
 #include "ckpt/safetensors.h"
+#include "ckpt/text_file.h"
 
 namespace llmops {
 namespace {
@@ -179,7 +180,7 @@ struct ShardSaver::State {
     LLMOPS_TRY(wait_for_sidecars(temp));
     Merger merger;
     for (int rank = 0; rank < job.request.world; ++rank) {
-      LLMOPS_ASSIGN(const std::string text, read_file(temp.path() + "/" + sidecar_name(rank)));
+      LLMOPS_ASSIGN(const std::string text, read_text(temp, sidecar_name(rank), kManifestBytesMax));
       LLMOPS_ASSIGN(const Json sidecar, json_parse(text));
       LLMOPS_TRY(merger.add(sidecar));
       LLMOPS_TRY(temp.remove_tree(sidecar_name(rank)));

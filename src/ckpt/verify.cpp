@@ -12,6 +12,7 @@
 #include "ckpt/manifest.h"
 #include "ckpt/safetensors.h"
 #include "ckpt/steps.h"
+#include "ckpt/text_file.h"
 
 namespace llmops {
 namespace {
@@ -50,15 +51,12 @@ class StepVerifier {
   }
 
   bool read_manifest() {
-    auto file = dir_.open_file(kManifestName);
-    if (!file.ok()) return find(kManifestName, file.status().message()), false;
-    const auto bytes = file->size();
-    std::string text(bytes.ok() ? static_cast<size_t>(*bytes) : 0, '\0');
-    if (Status status = file->read_at(0, std::as_writable_bytes(std::span(text))); !status.ok()) return find(kManifestName, status.message()), false;
-    auto manifest = parse_manifest(text);
-    if (!manifest.ok()) return find(kManifestName, manifest.status().message(), "", 0, static_cast<int64_t>(text.size())), false;
+    const auto text = read_text(dir_, kManifestName, kManifestBytesMax);
+    if (!text.ok()) return find(kManifestName, text.status().message()), false;
+    auto manifest = parse_manifest(*text);
+    if (!manifest.ok()) return find(kManifestName, manifest.status().message(), "", 0, static_cast<int64_t>(text->size())), false;
     manifest_ = manifest.take();
-    report_.bytes += static_cast<int64_t>(text.size());
+    report_.bytes += static_cast<int64_t>(text->size());
     return true;
   }
 
