@@ -87,7 +87,8 @@ class Contract {
   std::string error_;
 };
 
-// True when the two views may share an element. Slices of the rows of one matrix (q, k, v of a fused projection) are apart.
+// True when the two views may share an element. Slices of the rows of one matrix (q, k, v of a fused projection) are
+// apart.
 bool views_overlap(const ConstTensorView& a, const ConstTensorView& b);
 bool views_equal(const ConstTensorView& a, const ConstTensorView& b);
 std::string text_of(const ConstTensorView& view);  // "BF16 [4,64]", with strides unless dense

@@ -243,7 +243,7 @@ struct AdamwArgs {
 // w[i] = e^((logit[i] - max) / temperature). Kept are the top_k[n] largest (0 = all) and of these the fewest largest whose
 // weights reach top_p[n] of the kept sum (1 = all); ties in a cut go to the lower id. With u = uniform_f64(v[0], v[1]) of
 // philox4x32(key[n], position[n], 0), the id is the first kept one, ascending, where the running sum of w exceeds u * the
-// sum of all kept.
+// sum of all kept. NaN or +inf logits, temperature < 0, top_k < 0 or top_p outside [0, 1] are errors of the stream.
 struct SampleArgs {
   ConstTensorView logits;       // f32 [n,v]
   ConstTensorView temperature;  // f32 [n]

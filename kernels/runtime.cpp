@@ -26,8 +26,8 @@ int64_t padded(int64_t bytes) {
   return round_up(std::max<int64_t>(bytes, 1), is_mapped(bytes) ? 4096 : kAlign);
 }
 
-// Pages of a fresh mapping are zero and cost nothing until touched. Large ones start on a 2 MiB boundary, where the kernel
-// can back them with huge pages: the weights of a matmul miss the TLB less.
+// Pages of a fresh mapping are zero and cost nothing until touched. Large ones start on a 2 MiB boundary, where the
+// kernel can back them with huge pages: the weights of a matmul miss the TLB less.
 void* map_zeroed(int64_t bytes) {
   const int64_t slack = bytes >= kHugePage ? kHugePage : 0;
   void* map = mmap(nullptr, size_t(bytes + slack), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,8 +1,8 @@
 // Device, Buffer, Stream, Event: where ops run and where their memory lives.
 //
-// Every op is enqueued on a Stream. The host may read a result only after sync() or a completed Event. A CPU stream runs
-// its work inline; in deferred mode (tests) it records the work and runs it late, interleaved with the other streams of
-// the device in a seeded order that only Events constrain, so that a missing wait gives a wrong result without a GPU.
+// Every op is enqueued on a Stream. The host may read a result only after sync() or a completed Event. A CPU stream
+// runs work inline; in deferred mode (tests) it records the work and runs it late, interleaved with the device's other
+// streams in a seeded order that only Events constrain, so that a missing wait gives a wrong result without a GPU.
 // Contract errors return at the call; an error of the work itself sticks to the stream and returns at sync().
 #pragma once
 
@@ -51,8 +51,8 @@ class Buffer {
 
 class Stream;
 
-// A point in a stream's work. Copyable handle. When the stream failed before it, the event completes and hands the failure
-// to every stream that waits for it.
+// A point in a stream's work. Copyable handle. When the stream failed before it, the event completes and hands the
+// failure to every stream that waits for it.
 class Event {
  public:
   Event() = default;
@@ -73,14 +73,14 @@ class Stream {
 
   Device& device() const { return device_; }
   // Adds work; `what` (op and shape) is the place named when it fails. Inline mode runs it now; once a stream has
-  // failed, later work is dropped and sync() returns the first error. A stream is used by one host thread at a time.
+  // failed, later work is dropped and sync() returns the first error. One host thread at a time uses a stream.
   void enqueue(std::function<Status()> work, const char* what);
   Event record();
   void wait(const Event& event);
   // Waits until all work so far is done; the first error of the stream, if any. deadline_s <= 0: no deadline.
   Status sync(double deadline_s = 0);
-  // Scratch for one op at a time, 64-byte aligned, valid until the next call. Grows when a larger size is asked for, so a
-  // repeated step allocates nothing.
+  // Scratch for one op at a time, 64-byte aligned, valid until the next call. Grows when a larger size is asked for, so
+  // a repeated step allocates nothing.
   Result<void*> workspace(int64_t bytes);
 
  private:
@@ -127,7 +127,7 @@ class Device {
   int64_t bytes_peak(Category category) const;
 
   Stream& compute();                       // the default stream
-  std::unique_ptr<Stream> new_stream();
+  std::unique_ptr<Stream> new_stream();    // must not outlive the Device
 
  private:
   Device();

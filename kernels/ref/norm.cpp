@@ -103,7 +103,8 @@ Status rms_norm_backward(Stream&, const RmsNormBackwardArgs& a) {
     std::vector<double> xhat = get_row(a.x, n);
     for (double& x : xhat) x *= rstd;
     std::vector<double> dx = norm_dx(dout, xhat, weight, rstd, false);
-    const std::vector<double> dresidual = a.dresidual.present() ? get_row(a.dresidual, n) : std::vector<double>(dx.size());
+    std::vector<double> dresidual(dx.size());
+    if (a.dresidual.present()) dresidual = get_row(a.dresidual, n);
     for (size_t i = 0; i < dx.size(); ++i) {
       dweight[i] += dout[i] * xhat[i];
       dx[i] += dresidual[i];

@@ -41,7 +41,7 @@ Status adamw(Stream&, const AdamwArgs& a) {
     put(a.m, m, i);
     put(a.v, v, i);
     put(a.param, p - double(a.lr) * update, i);
-    if (a.param_bf16.present()) put(a.param_bf16, get(a.param, i), i);  // rounded from the f32 master, not from the double
+    if (a.param_bf16.present()) put(a.param_bf16, get(a.param, i), i);  // rounded from the f32 master
   }
   return {};
 }

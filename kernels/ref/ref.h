@@ -1,6 +1,6 @@
-// The ref table: plain loops in double, the oracle of every other table. Values are read as double, sums are double, results
-// are rounded once when they are stored. Nothing here is fast, and nothing is shared with the tables that it judges but
-// the checks of ids and sequence offsets.
+// The ref table: plain loops in double, the oracle of every other table. Values are read as double, sums are double,
+// results are rounded once when they are stored. Nothing here is fast, and nothing is shared with the tables that it
+// judges but the checks of ids and sequence offsets. It takes f64 too (below the contracts), for gradient checks.
 #pragma once
 
 #include <vector>
@@ -39,6 +39,7 @@ void put(const TensorView& t, double x, Index... index) {
   else if (t.dtype == DType::f64) static_cast<double*>(t.data)[at] = x;
   else static_cast<bf16*>(t.data)[at] = to_bf16(static_cast<float>(x));
 }
+
 // Rows along the last axis: of x[n,d], or of x[n,h,d] counted over n and h.
 template <class View>
 int64_t row_count(const View& t) {

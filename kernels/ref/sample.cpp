@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -18,7 +20,8 @@ struct Rules {
 std::vector<int64_t> ranked(const std::vector<double>& logits) {
   std::vector<int64_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return logits[size_t(a)] > logits[size_t(b)]; });
+  const auto larger = [&](int64_t a, int64_t b) { return logits[size_t(a)] > logits[size_t(b)]; };
+  std::stable_sort(order.begin(), order.end(), larger);
   return order;
 }
 
@@ -50,6 +53,17 @@ int64_t draw(const std::vector<double>& logits, const Rules& rules) {
   return kept.back();  // at rounded up to the sum itself
 }
 
+const char* fault_of(const std::vector<double>& logits, const Rules& rules) {
+  for (double x : logits)
+    if (std::isnan(x)) return "a logit is NaN; the model's output is not finite";
+  if (!(rules.temperature >= 0)) return "temperature must be a number >= 0";
+  if (rules.top_k < 0) return "top_k must be >= 0 (0: all)";
+  if (!(rules.top_p >= 0 && rules.top_p <= 1)) return "top_p must be within [0, 1] (1: all)";
+  if (rules.temperature > 0 && std::isinf(*std::max_element(logits.begin(), logits.end())))
+    return "the largest logit is infinite; a draw needs it finite";
+  return nullptr;
+}
+
 }  // namespace
 
 Status sample(Stream&, const SampleArgs& a) {
@@ -58,6 +72,7 @@ Status sample(Stream&, const SampleArgs& a) {
     logits.resize(size_t(a.vocab));
     const Rules rules = {get(a.temperature, n), get(a.top_p, n), geti(a.top_k, n), uint64_t(geti(a.key, n)),
                          uint64_t(geti(a.position, n))};
+    if (const char* fault = fault_of(logits, rules)) return invalid_error(fmt::format("row {}: {}", n, fault));
     static_cast<int32_t*>(a.ids.data)[n] = int32_t(draw(logits, rules));
   }
   return {};
