@@ -78,7 +78,9 @@ class RankGroup {
   }
 
   Status start(const std::vector<std::string>& args) {
-    const int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    const int low_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    const int null_fd = low_fd < 0 ? -1 : fcntl(low_fd, F_DUPFD_CLOEXEC, 3);  // above what become_rank() replaces
+    if (low_fd >= 0) close(low_fd);
     if (null_fd < 0) return io_error(fmt::format("/dev/null: cannot be opened: {}", strerror(errno)));
     Status status;
     for (int rank = 0; rank < segment_->world() && status.ok(); ++rank) status = start(rank, args, null_fd);

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstddef>
 
 #include "base/checked.h"
 #include "base/run.h"
@@ -46,8 +47,12 @@ void cpu_relax() {
 Result<std::shared_ptr<Segment>> Segment::create(int world) {
   if (world < 1 || world > kRanksMax)
     return usage_error(fmt::format("ranks: found {}, expected 1 to {}", world, kRanksMax));
-  const int fd = memfd_create("llmops-ranks", MFD_CLOEXEC);
-  if (fd < 0) return io_error(fmt::format("shared memory file: cannot be created: {}", strerror(errno)));
+  const int low_fd = memfd_create("llmops-ranks", MFD_CLOEXEC);
+  // Above 2, where ranks have their standard streams, even when ours are closed.
+  const int fd = low_fd < 0 ? -1 : fcntl(low_fd, F_DUPFD_CLOEXEC, 3);
+  const int error = errno;
+  if (low_fd >= 0) close(low_fd);
+  if (fd < 0) return io_error(fmt::format("shared memory file: cannot be created: {}", strerror(error)));
   std::shared_ptr<Segment> segment(new Segment(fd));
   if (ftruncate(fd, kHeaderBytes) != 0)
     return io_error(fmt::format("shared memory file: cannot hold {} bytes: {}", kHeaderBytes, strerror(errno)));
@@ -60,18 +65,18 @@ Result<std::shared_ptr<Segment>> Segment::create(int world) {
 }
 
 Result<std::shared_ptr<Segment>> Segment::attach(int fd) {
+  const Status other =
+      peer_error(fmt::format("shared memory file: descriptor {} is none: start ranks with --ranks", fd));
   struct stat st = {};
-  if (fstat(fd, &st) != 0)
-    return peer_error(fmt::format("shared memory file: descriptor {} is not open: start ranks with --ranks", fd));
+  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < static_cast<off_t>(kHeaderBytes)) return other;
+  SegmentHeader header;
+  const auto begins = offsetof(SegmentHeader, bytes_used);
+  if (pread(fd, &header, begins, 0) != static_cast<ssize_t>(begins)) return other;
+  if (header.magic != SegmentHeader::kMagic || header.world < 1 || header.world > kRanksMax) return other;
   std::shared_ptr<Segment> segment(new Segment(fd));
-  if (!S_ISREG(st.st_mode) || st.st_size < static_cast<off_t>(kHeaderBytes))
-    return peer_error(fmt::format("shared memory file: descriptor {} is another file: start ranks with --ranks", fd));
   fcntl(fd, F_SETFD, FD_CLOEXEC);  // not for processes that a rank may start
   LLMOPS_ASSIGN(char* address, segment->at(0, kHeaderBytes));
   segment->header_ = reinterpret_cast<SegmentHeader*>(address);
-  const SegmentHeader& header = *segment->header_;
-  if (header.magic != SegmentHeader::kMagic || header.world < 1 || header.world > kRanksMax)
-    return peer_error(fmt::format("shared memory file: descriptor {} is another file: start ranks with --ranks", fd));
   return segment;
 }
 

@@ -39,7 +39,7 @@ class Segment {
   static_assert(sizeof(SegmentHeader) <= kHeaderBytes);
 
   static Result<std::shared_ptr<Segment>> create(int world);
-  static Result<std::shared_ptr<Segment>> attach(int fd);  // takes over fd
+  static Result<std::shared_ptr<Segment>> attach(int fd);  // owns fd from then on if it succeeds
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;

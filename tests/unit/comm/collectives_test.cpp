@@ -86,13 +86,11 @@ TEST_CASE("a sum has the bits of the tree on every rank, by every path, in any o
       run_as_threads(
           world,
           [](Rank& at) {
-            for (int64_t n : {200, 70001, 300001}) {
+            for (int64_t n : {200, 70001, 270001}) {
               std::vector<float> x(static_cast<size_t>(n)), expect(x.size());
               for (int64_t i = 0; i < n; ++i) {
-                std::vector<float> inputs;
-                for (int r = 0; r < at.world; ++r) inputs.push_back(rough(r, i));
                 x[static_cast<size_t>(i)] = rough(at.rank, i);
-                expect[static_cast<size_t>(i)] = tree_sum(inputs, 0, at.world);
+                expect[static_cast<size_t>(i)] = rough_sum(0, at.world, i);
               }
               auto shared = at.comm.alloc(n * 4, Category::grads);
               std::memcpy(shared->data(), x.data(), x.size() * 4);
@@ -204,7 +202,7 @@ TEST_CASE("all_to_all with equal, uneven and empty parts") {
   const auto item = [](int from, int to, int64_t k) { return int64_t{from} * 1000003 + to * 1009 + k; };
   for (int world : kWorlds)
     run_as_threads(world, [item](Rank& at) {
-      for (int64_t n : {0, 1, 50, 70001})
+      for (int64_t n : {0, 1, 50, 40001})
         for (bool equal : {true, false}) {
           const auto count = [&](int from, int to) { return equal ? n : (from + to) % 3 == 0 ? 0 : n + from * 2 + to; };
           std::vector<int64_t> in, out, counts, expect;

@@ -9,25 +9,19 @@ using namespace llmops::test;
 
 namespace {
 
-constexpr int64_t kElems = 200003;
+constexpr int64_t kElems = 50021;
 
-// Slices of very different sizes, one of them empty, the last bucket empty.
+// Slices of very different sizes, some of them empty, and an empty bucket.
 std::vector<Bucket> uneven_buckets(int world) {
-  std::vector<Bucket> buckets = {even_bucket(0, 70001, world, 4096), even_bucket(70001, 130000, world, 1)};
+  std::vector<Bucket> buckets = {even_bucket(0, 17001, world, 4096), even_bucket(17001, 33000, world, 1)};
   Bucket third;
-  for (int r = 0; r <= world; ++r) third.cut.push_back(200001 + (r + 1 >= world ? 2 : 0));
+  for (int r = 0; r <= world; ++r) third.cut.push_back(r == 0 || r + 1 < world ? 50001 : kElems);
   buckets.push_back(third);
   buckets.push_back(even_bucket(kElems, 0, world, 64));
   return buckets;
 }
 
 float gradient(int step, int rank, int64_t i) { return rough(rank + step * 17, i); }
-
-float expected_sum(int step, int world, int64_t i) {
-  std::vector<float> inputs;
-  for (int r = 0; r < world; ++r) inputs.push_back(gradient(step, r, i));
-  return tree_sum(inputs, 0, world);
-}
 
 // One step as the training loop does it: "parameters" become the sums of gradients.
 void run_step(Rank& at, GradientExchange& exchange, const std::vector<Bucket>& buckets, const SharedBuffer& grads,
@@ -63,7 +57,7 @@ void run_step(Rank& at, GradientExchange& exchange, const std::vector<Bucket>& b
   for (int b = 0; b < n; ++b) CHECK(exchange.gather_slices(at.stream, b, params, DType::f32).ok());
   CHECK(at.stream.sync().ok());
   int64_t wrong = 0;
-  for (int64_t i = 0; i < kElems; ++i) wrong += params.as<float>()[i] != expected_sum(step, at.world, i);
+  for (int64_t i = 0; i < kElems; ++i) wrong += params.as<float>()[i] != rough_sum(step * 17, at.world, i);
   CHECK(wrong == 0);
 }
 

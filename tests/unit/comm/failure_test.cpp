@@ -96,8 +96,12 @@ TEST_CASE("abort wakes a waiting rank at once with the first reason") {
 TEST_CASE("an abort reaches the ranks of a part") {
   run_as_threads(4, [](Rank& at) {
     auto part = at.comm.split(at.rank / 2, 0);
-    CHECK(part.ok());
-    if (at.rank == 3) return at.comm.abort("enough");
+    CHECK_MESSAGE(part.ok(), part.status().message());
+    if (at.rank == 3) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the others have left split by now
+      return at.comm.abort("enough");
+    }
+    if (!part.ok()) return;
     std::vector<int64_t> x(1000, 1);
     CHECK((*part)->all_reduce(at.stream, view_of(x)).ok());
     const Status status = at.stream.sync();
@@ -118,8 +122,9 @@ TEST_CASE("ranks that call different things, or give different counts, are told 
   };
   std::vector<float> x[2] = {std::vector<float>(8), std::vector<float>(8)};
   std::vector<double> wide(8);
-  both_fail([&](Rank& at) { return at.rank ? at.comm.barrier(at.stream) : at.comm.all_reduce(at.stream, view_of(x[0])); },
-            "instead");
+  both_fail([&](Rank& at) {
+    return at.rank ? at.comm.barrier(at.stream) : at.comm.all_reduce(at.stream, view_of(x[0]));
+  }, "instead");
   both_fail([&](Rank& at) { return at.comm.all_reduce(at.stream, at.rank ? view_of(wide) : view_of(x[0])); },
             "another dtype, reduction or root");
   both_fail([&](Rank& at) { return at.comm.broadcast(at.stream, view_of(x[at.rank]), at.rank); },

@@ -66,11 +66,18 @@ inline float rough(int rank, int64_t i) {
 }
 
 // The tree of comm.h, written out for one element.
-inline float tree_sum(const std::vector<float>& x, int low, int high) {
-  if (high - low == 1) return x[static_cast<size_t>(low)];
+inline float tree_sum(const float* x, int low, int high) {
+  if (high - low == 1) return x[low];
   int half = 1;
   while (half * 2 < high - low) half *= 2;
   return tree_sum(x, low, low + half) + tree_sum(x, low + half, high);
+}
+
+// The sum over ranks first, first + 1, ... of their rough values of element i.
+inline float rough_sum(int first, int world, int64_t i) {
+  float x[kRanksMax];
+  for (int r = 0; r < world; ++r) x[r] = rough(first + r, i);
+  return tree_sum(x, 0, world);
 }
 
 template <class T>
@@ -86,7 +93,7 @@ TensorView view_of(std::vector<T>& x) {
 }
 
 constexpr int kWorlds[] = {1, 2, 3, 4, 5, 8};
-// Empty, one, odd, around the inline limit (256 f32), around slice and stage edges (262144 f32), several stages.
-constexpr int64_t kSizes[] = {0, 1, 3, 255, 256, 257, 1000, 4097, 262143, 262145, 600001};
+// Empty, one, odd, around the inline limit (256 f32), beyond one stage (262144 f32), several stages.
+constexpr int64_t kSizes[] = {0, 1, 3, 255, 256, 257, 1000, 4097, 262145, 530001};
 
 }  // namespace llmops::test
