@@ -2,6 +2,7 @@
 
 namespace llmops {
 
+Command tour_command();
 Command train_command();
 Command infer_run_command();
 Command version_command();
@@ -9,7 +10,7 @@ Command completion_command();
 Command help_command();
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> all = {train_command(), infer_run_command(), version_command(), completion_command(), help_command()};
+  static const std::vector<Command> all = {tour_command(), train_command(), infer_run_command(), version_command(), completion_command(), help_command()};
   return all;
 }
 
