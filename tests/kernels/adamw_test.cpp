@@ -18,16 +18,21 @@ TEST_CASE("square_sums: every size; a chain of 256 f64 additions") {
 }
 
 TEST_CASE("square_sums: 16 lanes ascending, folded 8, 4, 2, 1") {
-  GuardedTensor x = random_tensor(DType::f32, {1003}, 1), sums(DType::f64, {1});
-  // Squares of one magnitude would add up in f64 without a rounding, in any order.
-  for (int64_t i = 0; i < x.elems(); ++i) x.set(i, x.at(i) * std::pow(3.0, double(i % 23)));
-  double lane[16] = {};
-  for (int64_t i = 0; i < 1003; ++i) lane[i % 16] += x.at(i) * x.at(i);
-  for (int width = 8; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
+  // Squares of one magnitude would add up in f64 with hardly a rounding, in any order; and one sum may be equal by chance.
+  const int64_t blocks = 16;
+  GuardedTensor x = random_tensor(DType::f32, {blocks * kSquareSumBlock}, 1), sums(DType::f64, {blocks});
+  for (int64_t i = 0; i < x.elems(); ++i) x.set(i, x.at(i) * std::pow(1.7, double(i % 23)));
+  std::vector<double> want;
+  for (int64_t block = 0; block < blocks; ++block) {
+    double lane[16] = {};
+    for (int64_t i = block * kSquareSumBlock; i < (block + 1) * kSquareSumBlock; ++i) lane[i % 16] += x.at(i) * x.at(i);
+    for (int width = 8; width > 0; width /= 2)
+      for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
+    want.push_back(lane[0]);
+  }
   for (const TestDevice& device : devices()) {
     REQUIRE(run_on(*device.device, square_sums, SquareSumsArgs{x, sums}) == "");
-    CHECK(sums.at(0) == lane[0]);
+    for (int64_t block = 0; block < blocks; ++block) CHECK(sums.at(block) == want[size_t(block)]);
   }
 }
 
