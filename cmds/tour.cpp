@@ -243,7 +243,7 @@ Status measure_as_rank(const Launch& launch, const char* file) {
 }
 
 Status run(Options& o, Context& context) {
-  LLMOPS_ASSIGN(const Launch launch, parse_launch_env(1));
+  LLMOPS_ASSIGN(const Launch launch, parse_launch_env(std::nullopt));
   if (const char* file = std::getenv(kRateFile); file && launch.role == Launch::Role::member) return measure_as_rank(launch, file);
   std::string dir = o.keep;
   if (dir.empty()) {

@@ -12,21 +12,22 @@ Result<BatchBuffer> BatchBuffer::make(Device& device, int64_t sequences, int64_t
   return batch;
 }
 
-void BatchBuffer::fill(std::span<const int32_t> windows) {
-  const int64_t s = static_cast<int64_t>(windows.size()) / (seq_ + 1), n = s * seq_, room = sequences_ * seq_;
+void BatchBuffer::fill(const Windows& windows, int64_t first, int64_t s) {
+  const int64_t room = sequences_ * seq_;
   auto* tokens = memory_.as<int32_t>();
   int32_t *positions = tokens + room, *targets = positions + room, *begin = targets + room, *len = begin + sequences_ + 1;
   int32_t *q_pos0 = len + sequences_, *kv_pos0 = q_pos0 + sequences_;
+  int64_t n = 0;
   for (int64_t i = 0; i < s; ++i) {
-    const int32_t* window = windows.data() + i * (seq_ + 1);
-    for (int64_t t = 0; t < seq_; ++t) {
-      tokens[i * seq_ + t] = window[t];
-      targets[i * seq_ + t] = window[t + 1];
-      positions[i * seq_ + t] = static_cast<int32_t>(t);
-    }
-    begin[i] = static_cast<int32_t>(i * seq_);
-    len[i] = static_cast<int32_t>(seq_);
+    const std::span<const int32_t> window = windows[first + i];
+    begin[i] = static_cast<int32_t>(n);
+    len[i] = static_cast<int32_t>(window.size()) - 1;
     q_pos0[i] = kv_pos0[i] = 0;
+    for (int32_t t = 0; t < len[i]; ++t, ++n) {
+      tokens[n] = window[t];
+      targets[n] = window[t + 1];
+      positions[n] = t;
+    }
   }
   begin[s] = static_cast<int32_t>(n);
   const auto view = [&](const int32_t* data, int64_t count) {

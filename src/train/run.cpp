@@ -129,16 +129,13 @@ class Run {
   static double wall_time_s() { return static_cast<double>(unix_time_ms()) * 1e-3; }
 
   // The windows of my virtual shards: sample i of the run is the same whatever the layout.
-  Result<std::vector<std::vector<int32_t>>> my_windows() const {
+  Result<std::vector<Windows>> my_windows() const {
     const int local = shards() / comm_.world();
-    std::vector<std::vector<int32_t>> windows(static_cast<size_t>(local));
+    std::vector<Windows> windows(static_cast<size_t>(local));
     for (int i = 0; i < local; ++i) {
       const Range range = split_range(o_.batch, shards(), comm_.rank() * local + i);
-      windows[i].resize(static_cast<size_t>(range.size() * (o_.seq + 1)));
-      for (int64_t k = 0; k < range.size(); ++k) {
-        const auto out = std::span(windows[i]).subspan(static_cast<size_t>(k * (o_.seq + 1)), static_cast<size_t>(o_.seq + 1));
-        LLMOPS_TRY(corpus_.read(Split::train, order_.offset(samples_ + range.begin + k), out));
-      }
+      for (int64_t k = range.begin; k < range.end; ++k)
+        LLMOPS_TRY(corpus_.read(Split::train, order_.offset(samples_ + k), windows[i].add(o_.seq + 1)));
     }
     return windows;
   }
@@ -198,10 +195,8 @@ class Run {
     const int64_t count = std::min(held, o_.val_windows > 0 ? o_.val_windows : kValWindows);
     if (count == 0) return {};
     const Range mine = split_range(count, comm_.world(), comm_.rank());
-    std::vector<int32_t> windows(static_cast<size_t>(mine.size() * (o_.seq + 1)));
-    for (int64_t i = 0; i < mine.size(); ++i)
-      LLMOPS_TRY(corpus_.read(Split::val, (mine.begin + i) * o_.seq,
-                              std::span(windows).subspan(static_cast<size_t>(i * (o_.seq + 1)), static_cast<size_t>(o_.seq + 1))));
+    Windows windows;
+    for (int64_t i = mine.begin; i < mine.end; ++i) LLMOPS_TRY(corpus_.read(Split::val, i * o_.seq, windows.add(o_.seq + 1)));
     LLMOPS_ASSIGN(const double sum, trainer_->loss_sum(windows));
     record->val_loss = summary_.val_loss = sum / static_cast<double>(count * o_.seq);
     return {};

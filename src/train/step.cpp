@@ -91,9 +91,9 @@ Status Trainer::backward(const BlockCtx& ctx, const Batch& batch, float scale) {
 
 // The gradient of one shard, into the level of the fold tree where it meets its left neighbours: level t for a shard whose local
 // number ends in t ones (the next free one of a binary counter).
-Status Trainer::shard_gradient(const std::vector<int32_t>& windows, int shard, int shard_count, float scale, double* loss_at) {
+Status Trainer::shard_gradient(const Windows& windows, int shard, int shard_count, float scale, double* loss_at) {
   const int level = std::countr_one(static_cast<unsigned>(shard));
-  const int64_t window = seq_ + 1, count = static_cast<int64_t>(windows.size()) / window;
+  const int64_t count = windows.count();
   const int64_t micro_batches = (count + micro_batch_ - 1) / micro_batch_;
   *loss_at = 0;
   for (const Action& action : schedule_single_chunk(static_cast<int>(micro_batches))) {
@@ -102,7 +102,7 @@ Status Trainer::shard_gradient(const std::vector<int32_t>& windows, int shard, i
     if (action.micro_batch + 1 == micro_batches)
       ctx.grad_ready = [=, this](int group) { return group_ready(group, level, shard, shard_count); };
     if (action.kind == Action::Kind::forward) {
-      batch_.fill(std::span(windows).subspan(static_cast<size_t>(first * window), static_cast<size_t>(size * window)));
+      batch_.fill(windows, first, size);
       LLMOPS_TRY(forward(ctx, batch_.batch()));
       continue;
     }
@@ -200,7 +200,7 @@ Status Trainer::update(int64_t step, double lr, const AdamwOptions& o) {
   return {};
 }
 
-Result<StepResult> Trainer::step(const std::vector<std::vector<int32_t>>& windows, int64_t valid_tokens, int64_t step, double lr,
+Result<StepResult> Trainer::step(const std::vector<Windows>& windows, int64_t valid_tokens, int64_t step, double lr,
                                  const AdamwOptions& options, const Flags& flags) {
   Stream& stream = device_.compute();
   const int shard_count = static_cast<int>(windows.size());
@@ -234,15 +234,13 @@ Result<StepResult> Trainer::step(const std::vector<std::vector<int32_t>>& window
   return result;
 }
 
-Result<double> Trainer::loss_sum(const std::vector<int32_t>& windows) {
+Result<double> Trainer::loss_sum(const Windows& windows) {
   Stream& stream = device_.compute();
-  const int64_t window = seq_ + 1, count = static_cast<int64_t>(windows.size()) / window;
   auto* total = loss_sum_.as<double>();
   *total = 0;
   const BlockCtx ctx = context({}, false);
-  for (int64_t first = 0; first < count; first += micro_batch_) {
-    const int64_t size = std::min(micro_batch_, count - first);
-    batch_.fill(std::span(windows).subspan(static_cast<size_t>(first * window), static_cast<size_t>(size * window)));
+  for (int64_t first = 0; first < windows.count(); first += micro_batch_) {
+    batch_.fill(windows, first, std::min(micro_batch_, windows.count() - first));
     const Batch& batch = batch_.batch();
     LLMOPS_TRY(forward(ctx, batch));
     LLMOPS_TRY(head_loss(ctx, batch, head_, scratch_, 0.0f, {}));

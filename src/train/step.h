@@ -41,12 +41,12 @@ class Trainer {
   static Result<std::unique_ptr<Trainer>> make(Device& device, Communicator& comm, TrainState& state, int64_t micro_batch, int64_t seq);
   ~Trainer();
 
-  // windows[i]: the windows of my i-th shard, count x (seq + 1) tokens. valid_tokens: targets of the whole batch, all ranks.
+  // windows[i]: the windows of my i-th shard, each of at most seq + 1 tokens. valid_tokens: targets of the whole batch, all ranks.
   // step counts from 1 (AdamW's bias correction).
-  Result<StepResult> step(const std::vector<std::vector<int32_t>>& windows, int64_t valid_tokens, int64_t step, double lr,
+  Result<StepResult> step(const std::vector<Windows>& windows, int64_t valid_tokens, int64_t step, double lr,
                           const AdamwOptions& options, const Flags& flags);
   // Sum of token losses of my windows (validation), all ranks together; tokens: of all ranks.
-  Result<double> loss_sum(const std::vector<int32_t>& windows);
+  Result<double> loss_sum(const Windows& windows);
   // The name of the tensor that holds a block of gradient elements (StepResult::bad_block).
   std::string tensor_of_block(int64_t block) const;
   // The first rank whose own gradient, before the reduction, has an element that is not finite; -1: none found.
@@ -56,7 +56,7 @@ class Trainer {
   Trainer(Device& device, Communicator& comm, TrainState& state) : device_(device), comm_(comm), state_(state) {}
   Status forward(const BlockCtx& ctx, const Batch& batch);
   Status backward(const BlockCtx& ctx, const Batch& batch, float scale);
-  Status shard_gradient(const std::vector<int32_t>& windows, int shard, int shard_count, float scale, double* loss_at);
+  Status shard_gradient(const Windows& windows, int shard, int shard_count, float scale, double* loss_at);
   Status group_ready(int group, int level, int shard, int shard_count);
   Status reduce_rest();
   Status reduce_scalars(int shard_count, const Flags& flags);

@@ -161,10 +161,12 @@ void check_model(const std::string& name, bool reference, double loss_bound) {
       run.at(run.state->weights(), home) = static_cast<float>(kind == "gain" ? 1 + 0.05 * s : kind == "bias" ? 0.05 * s : 0.15 * s);
     });
   }
-  std::vector<int32_t> windows;
+  Windows windows;
   for (int row = 0; row < 2; ++row) {
-    for (const Json& token : golden().find("x")->as_array()[row].as_array()) windows.push_back(static_cast<int32_t>(token.as_int()));
-    windows.push_back(static_cast<int32_t>(golden().find("y")->as_array()[row].as_array().back().as_int()));
+    const auto &x = golden().find("x")->as_array()[row].as_array(), &y = golden().find("y")->as_array()[row].as_array();
+    const std::span<int32_t> window = windows.add(static_cast<int64_t>(x.size()) + 1);
+    for (size_t i = 0; i < x.size(); ++i) window[i] = static_cast<int32_t>(x[i].as_int());
+    window.back() = static_cast<int32_t>(y.back().as_int());
   }
   for (int step = 0; step < 10; ++step) {
     const auto result = run.trainer->step({windows}, 32, step + 1, 1e-3, AdamwOptions{}, {});
