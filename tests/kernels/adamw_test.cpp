@@ -18,7 +18,7 @@ TEST_CASE("square_sums: every size; a chain of 256 f64 additions") {
 }
 
 TEST_CASE("square_sums: 16 lanes ascending, folded 8, 4, 2, 1") {
-  // Squares of one magnitude would add up in f64 with hardly a rounding, in any order; and one sum may be equal by chance.
+  // Squares of one magnitude would add up in f64 with hardly a rounding, in any order; one sum may be equal by chance.
   const int64_t blocks = 16;
   GuardedTensor x = random_tensor(DType::f32, {blocks * kSquareSumBlock}, 1), sums(DType::f64, {blocks});
   for (int64_t i = 0; i < x.elems(); ++i) x.set(i, x.at(i) * std::pow(1.7, double(i % 23)));
