@@ -226,7 +226,8 @@ std::string OptionTable::to_toml(std::string_view command) const {
   out += "]\n";
   for (const Option& option : options_) {
     const Json value = option.get();
-    if (option.is_common || option.is_argument || value.is_null()) continue;
+    const bool is_empty_path = option.type == OptionType::path && value.as_string().empty();
+    if (option.is_common || option.is_argument || value.is_null() || is_empty_path) continue;
     out += option.key() + " = " + toml_value(value) + "\n";
   }
   return out;

@@ -17,6 +17,11 @@ std::string with_prefix(double value, std::string_view unit) {
   return text.append(unit);
 }
 
+// Below a second three digits, since steps and messages are compared by them.
+std::string duration(double seconds) {
+  return std::abs(seconds) < 1 ? with_prefix(seconds, "s") : format_duration(seconds);
+}
+
 std::string number_for_people(const Json& value, Unit unit, int digits) {
   const double x = value.as_double();
   switch (unit) {
@@ -24,9 +29,9 @@ std::string number_for_people(const Json& value, Unit unit, int digits) {
     case Unit::verdict: break;
     case Unit::count: return format_count(x);
     case Unit::bytes: return format_bytes(value.is_integer() ? value.as_int() : std::llround(x));
-    case Unit::s: return format_duration(x);
-    case Unit::ms: return format_duration(x * 1e-3);
-    case Unit::us: return format_duration(x * 1e-6);
+    case Unit::s: return duration(x);
+    case Unit::ms: return duration(x * 1e-3);
+    case Unit::us: return duration(x * 1e-6);
     case Unit::ratio: return fmt::format("{:.1f} %", x * 100);
     case Unit::flops: return with_prefix(x, "FLOP");
     case Unit::flops_per_s: return with_prefix(x, "FLOP/s");

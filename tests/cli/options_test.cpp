@@ -1,6 +1,8 @@
 // Where values come from, and what is refused: the option table through a real program.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "base/json.h"
 #include "support/run_program.h"
 
@@ -54,6 +56,7 @@ TEST_CASE("defaults, and every type from the command line") {
   CHECK(option({"-n7"}, "steps").as_int() == 7);
   CHECK(option({"-n", "7"}, "steps").as_int() == 7);
   CHECK(option({"--steps", "9223372036854775807"}, "steps").as_int() == 9223372036854775807);
+  CHECK(option({"--steps", "010"}, "steps").as_int() == 10);  // decimal, never octal
   CHECK(option({"--lr", "6e-4"}, "lr").as_double() == 6e-4);
   CHECK(option({"--clip", "0.5"}, "clip").as_double() == 0.5);
   CHECK(option({"--memory", "1.5GiB"}, "memory").as_int() == 1610612736);
@@ -78,9 +81,9 @@ TEST_CASE("words: the last one wins, a value may look like a flag, -- ends optio
 TEST_CASE("numbers are strict") {
   const std::string integer = "llmops: show: --steps: ";
   for (const char* bad :
-       {"1e3x", "-1", "nan", "010", "99999999999999999999", "", " 5", "+5", "0x10", "1e3", "5 ", "0", "1.5"}) {
+       {"1e3x", "-1", "nan", "99999999999999999999", "", " 5", "+5", "0x10", "1e3", "5 ", "0", "1.5"}) {
     const RunResult run = probe({"show", "--steps", bad});
-    CAPTURE(bad);
+    CAPTURE(std::string(bad));
     CHECK(run.code == 2);
     CHECK(run.out == "");
     CHECK(run.err.starts_with(integer));
@@ -89,7 +92,7 @@ TEST_CASE("numbers are strict") {
   }
   for (const char* bad : {"nan", "inf", "-1", "11", "1e400", "", "1,5", "0x1p3", "1e", "1.0f"}) {
     const RunResult run = probe({"show", std::string("--lr=") + bad});
-    CAPTURE(bad);
+    CAPTURE(std::string(bad));
     CHECK(run.code == 2);
     CHECK(run.err.starts_with("llmops: show: --lr: "));
   }
@@ -178,7 +181,7 @@ TEST_CASE("a configuration that is not understood is refused at line and column"
                           "[show]\nsteps = 1\nsteps = 2\n", "[show\n", "[show]\nprompt = \"x\n", "steps == 1\n"}) {
     dir.write("llmops.toml", bad);
     const RunResult run = probe({"show"}, in_dir);
-    CAPTURE(bad);
+    CAPTURE(std::string(bad));
     CHECK(run.code == 2);
     CHECK(run.out == "");
     CHECK(run.err.starts_with("llmops: show: llmops.toml:"));

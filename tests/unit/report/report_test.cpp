@@ -50,7 +50,10 @@ TEST_CASE("numbers as people read them") {
   CHECK(for_people(2.1e9, Unit::bytes_per_s) == "2.10 GB/s");
   CHECK(for_people(12345, Unit::tokens_per_s) == "12.3 k tok/s");
   CHECK(for_people(124439808, Unit::count) == "124.4 M");
-  CHECK(for_people(45, Unit::ms) == for_people(0.045, Unit::s));
+  CHECK(for_people(1.5, Unit::ms) == "1.50 ms");
+  CHECK(for_people(12.34, Unit::us) == "12.3 us");
+  CHECK(for_people(0, Unit::s) == "0 s");
+  CHECK(for_people(3200, Unit::ms) == "3.2 s");
   CHECK(for_people(2.3456789, Unit::none, 4) == "2.346");
   CHECK(for_people(2.3456789, Unit::none) == "2.3456789");
   CHECK(for_people(1234567, Unit::none, 4) == "1234567");
