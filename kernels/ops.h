@@ -29,7 +29,7 @@ struct EmbeddingArgs {
   TensorView out;             // T [n,d]
 };
 // dtable[v,d] f32 += sum over n with ids[n] == v of dout[n,d], ascending in n; the same for dpos_table. With `accumulate`
-// false the whole table is overwritten (rows without a token become 0).
+// false the whole table is overwritten (rows without a token become 0). The row frozen_id gets no gradient (torch's padding_idx).
 struct EmbeddingBackwardArgs {
   ConstTensorView ids;        // i32 [n]
   ConstTensorView positions;  // i32 [n]; absent with dpos_table
@@ -38,6 +38,7 @@ struct EmbeddingBackwardArgs {
   TensorView dpos_table;      // f32 [p,d]; optional
   bool accumulate;            // for dtable
   bool accumulate_pos;        // for dpos_table
+  int32_t frozen_id;          // -1: none
 };
 
 // out[n,d] = (x - mean) * rstd * weight + bias, with x = residual + delta when `delta` is present (then also written to

@@ -165,6 +165,7 @@ void read_llama(Reader& reader, ModelConfig* c) {
   if (const Json* types = reader.find("layer_types"))
     for (const Json& type : types->as_array())
       if (type.as_string() != "full_attention") reader.fail("layer_types", type, "full_attention");
+  if (reader.find("pad_token_id")) c->pad_id = reader.integer("pad_token_id", -1);
   read_rope(reader, &c->rope);
 }
 
@@ -247,6 +248,7 @@ Json model_config_to_hf(const ModelConfig& c, DType dtype) {
   json["attention_bias"] = c.qkv_bias;
   if (c.family == Family::llama) json["mlp_bias"] = c.mlp_bias;
   json["attention_dropout"] = 0.0;
+  json["pad_token_id"] = c.pad_id >= 0 ? Json(c.pad_id) : Json();
   write_rope(c.rope, &json);
   return json;
 }

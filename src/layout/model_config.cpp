@@ -29,6 +29,7 @@ void each_field(Config& c, F&& f) {
   f("weights_in_out", c.weights_in_out);
   f("init_std", c.init_std);
   f("bos_id", c.bos_id);
+  f("pad_id", c.pad_id);
   f("rope_theta", c.rope.theta);
   f("rope_interleaved", c.rope.interleaved);
   f("rope_factor", c.rope.factor);

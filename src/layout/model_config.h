@@ -56,6 +56,7 @@ struct ModelConfig {
   RopeConfig rope;             // unused with learned_positions
   double init_std = 0.02;
   int64_t bos_id = -1;           // -1: none
+  int64_t pad_id = -1;           // its embedding gets no gradient (Llama and Qwen3 in transformers: padding_idx)
   std::vector<int64_t> eos_ids;  // any of them ends a text
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 

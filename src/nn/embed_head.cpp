@@ -67,7 +67,8 @@ Status embed_backward(const BlockCtx& ctx, const Batch& batch, ConstTensorView d
                                              .dtable = ctx.grads.at(kEmbed, Role::token_table),
                                              .dpos_table = dpos,
                                              .accumulate = ctx.accumulate || ctx.config.tied_head,
-                                             .accumulate_pos = ctx.accumulate}));
+                                             .accumulate_pos = ctx.accumulate,
+                                             .frozen_id = static_cast<int32_t>(ctx.config.pad_id)}));
   return ctx.grad_ready ? ctx.grad_ready(kEmbed) : Status();
 }
 

@@ -40,12 +40,13 @@ void clear_rows(Stream& stream, const TensorView& table) {
   });
 }
 
-// table[ids[r], first + (0..count)] += dout[r, first + (0..count)], ascending in r.
+// table[ids[r], first + (0..count)] += dout[r, first + (0..count)], ascending in r, but for ids[r] == frozen.
 template <class T>
-void scatter_columns(const ConstTensorView& ids, const ConstTensorView& dout, const TensorView& table, int64_t first,
-                     int64_t count) {
+void scatter_columns(const ConstTensorView& ids, const ConstTensorView& dout, const TensorView& table, int32_t frozen,
+                     int64_t first, int64_t count) {
   const auto* id = static_cast<const int32_t*>(ids.data);
   for (int64_t r = 0; r < ids.dim[0]; ++r) {
+    if (id[r] == frozen) continue;
     const T* from = row<T>(dout, r) + first;
     float* to = row<float>(table, id[r]) + first;
     for_lanes(count, [&](int64_t i, int n) LLMOPS_BODY {
@@ -58,11 +59,11 @@ void scatter_columns(const ConstTensorView& ids, const ConstTensorView& dout, co
 // occur are touched (but for clearing, when the table is overwritten).
 template <class T>
 void scatter(Stream& stream, const ConstTensorView& ids, const ConstTensorView& dout, const TensorView& table,
-             bool accumulate) {
+             bool accumulate, int32_t frozen) {
   constexpr int64_t kSlice = 64;
   if (!accumulate) clear_rows(stream, table);
   for_ranges(stream, table.dim[1], kSlice, [&](int64_t begin, int64_t end) {
-    scatter_columns<T>(ids, dout, table, begin, end - begin);
+    scatter_columns<T>(ids, dout, table, frozen, begin, end - begin);
   });
 }
 
@@ -71,8 +72,8 @@ Status backward(Stream& stream, const EmbeddingBackwardArgs& a) {
   const bool has_positions = a.dpos_table.present();
   LLMOPS_TRY(check_ids("embedding_backward", "ids", a.ids, a.dtable.dim[0], false));
   if (has_positions) LLMOPS_TRY(check_ids("embedding_backward", "positions", a.positions, a.dpos_table.dim[0], false));
-  scatter<T>(stream, a.ids, a.dout, a.dtable, a.accumulate);
-  if (has_positions) scatter<T>(stream, a.positions, a.dout, a.dpos_table, a.accumulate_pos);
+  scatter<T>(stream, a.ids, a.dout, a.dtable, a.accumulate, a.frozen_id);
+  if (has_positions) scatter<T>(stream, a.positions, a.dout, a.dpos_table, a.accumulate_pos, -1);
   return {};
 }
 
