@@ -8,11 +8,17 @@
 
 namespace llmops::LLMOPS_ISA {
 
+// 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2u)): one exp and one division, and no cancellation for negative u.
+template <class V>
+LLMOPS_INLINE V gelu_gate(V x) {
+  const auto c = [](float k) LLMOPS_ATTR { return splat<V>(k); };
+  const V minus_2u = x * fma(x * x, c(-0.0713548162f), c(-1.59576912f));  // -2 sqrt(2/pi) * {0.044715, 1}
+  return c(1.0f) / (c(1.0f) + exp(minus_2u));
+}
+
 template <class V>
 LLMOPS_INLINE V gelu_tanh(V x) {
-  const auto c = [](float k) LLMOPS_ATTR { return splat<V>(k); };
-  const V inner = x * fma(x * x, c(0.0356774081f), c(0.797884561f));  // sqrt(2/pi) * {0.044715, 1}
-  return c(0.5f) * x * (c(1.0f) + tanh(inner));
+  return x * gelu_gate(x);
 }
 
 template <class V>
@@ -26,11 +32,9 @@ template <class V>
 LLMOPS_INLINE V gelu_tanh_grad(V x) {
   const auto c = [](float k) LLMOPS_ATTR { return splat<V>(k); };
   const V y = min(c(16.0f), max(c(-16.0f), x));
-  const V z = y * y;
-  const V t = tanh(y * fma(z, c(0.0356774081f), c(0.797884561f)));
-  const V slope = fma(z, c(0.107032224f), c(0.797884561f));  // d inner / dx
-  const V half = c(0.5f) * (c(1.0f) + t);
-  return fma(c(0.5f) * y * (c(1.0f) - t * t), slope, half);
+  const V gate = gelu_gate(y);
+  const V slope = fma(y * y, c(0.214064448f), c(1.59576912f));  // d 2u / dx
+  return fma(y * gate * (c(1.0f) - gate), slope, gate);
 }
 
 template <class V>
