@@ -1,0 +1,267 @@
+// llmops train through the real program: equal bits across ranks, shards, threads, kills and resumes; bad input.
+#include <cmath>
+#include <random>
+
+#include "cli/work.h"
+
+using namespace llmops;
+using namespace llmops::test;
+
+TEST_CASE("ranks agree to 1e-5 on their own shards, and to the bit on four") {
+  Work work;
+  std::vector<std::vector<double>> own;
+  std::vector<std::vector<std::string>> four;
+  std::vector<std::string> digests;
+  for (const char* ranks : {"1", "2", "4"}) {
+    const RunResult plain = work.train({"--steps", "12", "--ranks", ranks});
+    REQUIRE_MESSAGE(plain.code == 0, plain.err);
+    std::vector<double> losses;
+    for (const Json& step : steps_of(plain.out)) losses.push_back(step.find("loss")->as_double());
+    CHECK(losses.size() == 12);
+    own.push_back(losses);
+    const std::string out = std::string("run") + ranks;
+    const RunResult sharded = work.train({"--steps", "12", "--ranks", ranks, "--shards", "4", "--out", out});
+    REQUIRE_MESSAGE(sharded.code == 0, sharded.err);
+    four.push_back(losses_of(sharded.out));
+    const RunResult ls = work.llmops({"ckpt", "ls", out, "--format", "json"});
+    REQUIRE_MESSAGE(ls.code == 0, ls.err);
+    const auto json = json_parse(ls.out);
+    REQUIRE(json.ok());
+    std::string all;
+    for (const Json& tensor : json->find("results")->as_array()) all += tensor.find("name")->as_string() + " " + tensor.find("digest")->as_string() + "\n";
+    CHECK(!all.empty());
+    digests.push_back(all);
+  }
+  for (int i : {1, 2}) {
+    for (size_t step = 0; step < own[0].size(); ++step) CHECK(std::fabs(own[i][step] - own[0][step]) < 1e-5);
+    CHECK(four[i] == four[0]);
+    CHECK(digests[i] == digests[0]);
+  }
+  CHECK(own[0].back() < own[0].front() - 0.3);  // it learns
+}
+
+TEST_CASE("two runs of one layout have equal files, at any thread count") {
+  Work work;
+  std::vector<std::vector<std::pair<std::string, std::string>>> files;
+  for (const char* threads : {"1", "1", "2"}) {
+    const std::string out = "run" + std::to_string(files.size());
+    const RunResult run = work.train({"--steps", "6", "--ranks", "2", "--threads", threads, "--out", out});
+    REQUIRE_MESSAGE(run.code == 0, run.err);
+    files.push_back(files_of(work.dir / (out + "/step-00000006")));
+  }
+  CHECK(files[0].size() == 3);
+  CHECK(files[1] == files[0]);
+  CHECK(files[2] == files[0]);
+}
+
+TEST_CASE("gradient accumulation changes the loss by rounding only") {
+  Work work;
+  const RunResult whole = work.train({"--steps", "5"}), parts = work.train({"--steps", "5", "--micro-batch", "3"});
+  REQUIRE_MESSAGE(parts.code == 0, parts.err);
+  const std::vector<Json> a = steps_of(whole.out), b = steps_of(parts.out);
+  REQUIRE(a.size() == b.size());
+  for (size_t i = 0; i < a.size(); ++i) CHECK(std::fabs(a[i].find("loss")->as_double() - b[i].find("loss")->as_double()) < 1e-5);
+}
+
+TEST_CASE("bf16 trains close to f32, with f32 master weights") {
+  Work work;
+  const RunResult f32 = work.train({"--steps", "20"}), bf16 = work.train({"--steps", "20", "--dtype", "bf16", "--ranks", "2"});
+  REQUIRE_MESSAGE(bf16.code == 0, bf16.err);
+  const double a = steps_of(f32.out).back().find("loss")->as_double(), b = steps_of(bf16.out).back().find("loss")->as_double();
+  CHECK(std::fabs(a - b) < 0.05);
+}
+
+TEST_CASE("zero 0 and zero 1 train alike") {
+  Work work;
+  const RunResult sharded = work.train({"--steps", "6", "--ranks", "2"}), replicated = work.train({"--steps", "6", "--ranks", "2", "--zero", "0"});
+  REQUIRE_MESSAGE(replicated.code == 0, replicated.err);
+  CHECK(losses_of(sharded.out) == losses_of(replicated.out));
+}
+
+TEST_CASE("killed at random moments and resumed, a run ends with the files of the undisturbed one") {
+  Work work;
+  const std::vector<std::string> run = {"--steps", "60", "--ranks", "2", "--save-every", "7", "--out"};
+  auto with = [&](const char* out, bool resume) {
+    std::vector<std::string> words = run;
+    words.push_back(out);
+    if (resume) words.insert(words.end(), {"--resume", "auto"});
+    return words;
+  };
+  const RunResult whole = work.train(with("whole", false));
+  REQUIRE_MESSAGE(whole.code == 0, whole.err);
+  std::mt19937 random(7);
+  int kills = 0;
+  RunResult last;
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    work.options.signal = SIGKILL;
+    work.options.signal_after_s = 0.05 + std::uniform_real_distribution<double>(0, whole.wall_s)(random);
+    last = work.train(with("killed", true));
+    if (last.code == 0) break;
+    CHECK(last.code == 128 + SIGKILL);
+    ++kills;
+  }
+  work.options.signal_after_s = 0;
+  last = work.train(with("killed", true));
+  REQUIRE_MESSAGE(last.code == 0, last.err);
+  CHECK(kills > 0);
+  CHECK(files_of(work.dir / "killed/step-00000060") == files_of(work.dir / "whole/step-00000060"));
+}
+
+TEST_CASE("SIGTERM saves, says so and ends with 75; resume finishes; a finished run is left alone") {
+  Work work;
+  work.options.signal = SIGTERM;
+  work.options.signal_after_s = 1.0;
+  const RunResult stopped = work.train({"--steps", "1000000", "--ranks", "2", "--out", "run"});
+  CHECK(stopped.code == 75);
+  CHECK(stopped.err.find("--resume auto") != std::string::npos);
+  work.options.signal_after_s = 0;
+  const int64_t at = steps_of(stopped.out).back().find("step")->as_int();
+  const RunResult more = work.train({"--steps", std::to_string(at + 3), "--ranks", "2", "--out", "run", "--resume", "auto"});
+  REQUIRE_MESSAGE(more.code == 0, more.err);
+  CHECK(steps_of(more.out).size() == 3);
+  const RunResult done = work.train({"--steps", std::to_string(at + 3), "--ranks", "2", "--out", "run", "--resume", "auto"});
+  CHECK(done.code == 0);
+  CHECK(steps_of(done.out).empty());
+}
+
+TEST_CASE("a time limit saves and ends with 75") {
+  Work work;
+  const RunResult run = work.train({"--steps", "1000000", "--max-time", "1s", "--out", "run"});
+  CHECK(run.code == 75);
+  CHECK(work.llmops({"ckpt", "verify", "run"}).code == 0);
+}
+
+TEST_CASE("resume keeps batch, seed and data, and falls back from a damaged step") {
+  Work work;
+  REQUIRE(work.train({"--steps", "6", "--save-every", "3", "--out", "run"}).code == 0);
+  CHECK(work.train({"--steps", "9", "--out", "run"}).code == 2);  // holds steps
+  CHECK(work.train({"--steps", "9", "--out", "run", "--resume", "auto", "--seed", "2"}).code == 2);
+  CHECK(work.train({"--steps", "9", "--out", "run", "--resume", "auto", "--batch", "4"}).code == 2);
+  work.dir.write("text.txt", sample_text(40000, 2));
+  const RunResult other = work.train({"--steps", "9", "--out", "run", "--resume", "auto"});
+  CHECK(other.code == 2);
+  CHECK(other.err.find("data_fingerprint") != std::string::npos);
+  work.dir.write("text.txt", sample_text(40000));
+
+  std::string shard = work.dir.read("run/step-00000006/shard-00000.safetensors");
+  shard[shard.size() / 2] ^= 1;
+  work.dir.write("run/step-00000006/shard-00000.safetensors", shard);
+  CHECK(work.llmops({"ckpt", "verify", "run"}).code == 1);
+  const RunResult resumed = work.train({"--steps", "6", "--save-every", "3", "--out", "run", "--resume", "auto"});
+  REQUIRE_MESSAGE(resumed.code == 0, resumed.err);
+  CHECK(resumed.err.find("skipped run/step-00000006") != std::string::npos);
+  CHECK(steps_of(resumed.out).front().find("step")->as_int() == 4);
+  CHECK(work.llmops({"ckpt", "verify", "run"}).code == 0);
+}
+
+TEST_CASE("keep leaves the newest steps; an empty folder starts at 0") {
+  Work work;
+  std::filesystem::create_directory(work.dir / "run");
+  REQUIRE(work.train({"--steps", "10", "--save-every", "2", "--keep", "2", "--out", "run", "--resume", "auto"}).code == 0);
+  std::vector<std::string> steps;
+  for (const auto& entry : std::filesystem::directory_iterator(work.dir / "run"))
+    if (entry.is_directory()) steps.push_back(entry.path().filename().string());
+  std::sort(steps.begin(), steps.end());
+  CHECK(steps == std::vector<std::string>{"step-00000008", "step-00000010"});
+  CHECK(work.dir.read("run/latest") == "step-00000010\n");
+}
+
+TEST_CASE("metrics.jsonl holds every step once, across a resume; run.toml repeats the run") {
+  Work work;
+  const RunResult first = work.train({"--steps", "4", "--out", "run", "--lr-schedule", "constant", "--warmup", "0"});
+  REQUIRE_MESSAGE(first.code == 0, first.err);
+  REQUIRE(work.train({"--steps", "8", "--out", "run", "--resume", "auto", "--lr-schedule", "constant", "--warmup", "0"}).code == 0);
+  const std::vector<Json> steps = steps_of(work.dir.read("run/metrics.jsonl"));
+  REQUIRE(steps.size() == 8);
+  for (size_t i = 0; i < steps.size(); ++i) CHECK(steps[i].find("step")->as_int() == static_cast<int64_t>(i) + 1);
+  const RunResult repeat = work.llmops({"train", "--config", "run/run.toml", "--steps", "8", "--out", "again", "--resume", "none", "--format", "jsonl"});
+  REQUIRE_MESSAGE(repeat.code == 0, repeat.err);
+  CHECK(losses_of(repeat.out) == losses_of(work.dir.read("run/metrics.jsonl")));
+}
+
+TEST_CASE("a gradient that is not finite stops the run before the update") {
+  Work work;
+  const RunResult run = work.train({"--steps", "50", "--lr", "900", "--clip", "0", "--warmup", "0", "--weight-decay", "99", "--out", "run", "--save-every", "1"});
+  CHECK(run.code == 1);
+  CHECK(run.err.find("not finite") != std::string::npos);
+  CHECK(run.err.find("rank 0") != std::string::npos);
+  CHECK(work.llmops({"ckpt", "verify", "run"}).code == 0);
+}
+
+TEST_CASE("dry run says what is needed and writes nothing") {
+  Work work;
+  const RunResult run = work.llmops({"train", "--data", "text.txt", "--model", "gpt2", "--tokenizer", "char", "--dry-run", "--out", "run", "--format", "json"});
+  REQUIRE_MESSAGE(run.code == 0, run.err);
+  const auto json = json_parse(run.out);
+  REQUIRE(json.ok());
+  CHECK(json->find("params")->as_int() > 85'000'000);
+  CHECK(json->find("checkpoint_bytes")->as_int() == json->find("params")->as_int() * 12);
+  CHECK(!std::filesystem::exists(work.dir / "run"));
+}
+
+TEST_CASE("bad input: one message, the documented code, nothing on stdout") {
+  Work work;
+  work.dir.write("empty.txt", "");
+  work.dir.write("short.txt", "abc");
+  work.dir.write("llmops.toml", "");
+  struct Case {
+    std::vector<std::string> words;
+    int code;
+    const char* said;
+  };
+  const Case cases[] = {
+      {{"--steps", "1e3x"}, 2, "--steps"},
+      {{"--ranks", "-1"}, 2, "--ranks"},
+      {{"--lr", "nan"}, 2, "--lr"},
+      {{"--lr-min", "1"}, 2, "--lr-min"},
+      {{"--setps", "5"}, 2, "--steps"},
+      {{"--shards", "3"}, 2, "power of two"},
+      {{"--shards", "4", "--ranks", "3"}, 2, "power of two"},
+      {{"--batch", "1", "--ranks", "2"}, 2, "--batch"},
+      {{"--model", "gpt3"}, 2, "gpt3"},
+      {{"--resume", "auto"}, 2, "--out"},
+      {{"--data", "empty.txt"}, 3, "empty.txt"},
+      {{"--data", "short.txt"}, 3, "3"},
+      {{"--data", "missing.txt"}, 4, "missing.txt"},
+      {{"--init-from", "missing"}, 4, "missing"},
+      {{"--out", "text.txt/run"}, 4, "text.txt"},
+  };
+  for (const Case& c : cases) {
+    std::vector<std::string> all = {"train", "--model", "gpt2:2x32", "--tokenizer", "char", "--seq", "16", "--steps", "2"};
+    if (std::ranges::find(c.words, "--data") == c.words.end()) all.insert(all.end(), {"--data", "text.txt"});
+    all.insert(all.end(), c.words.begin(), c.words.end());
+    const RunResult run = work.llmops(all);
+    INFO(c.words[0], " ", c.words.back(), ": ", run.err);
+    CHECK(run.code == c.code);
+    CHECK(run.out == "");
+    CHECK(run.err.find(c.said) != std::string::npos);
+    CHECK(std::ranges::count(run.err, '\n') == 1);
+  }
+  work.dir.write("llmops.toml", "[train]\nsteps = 5\nlearning_rate = 1\n");
+  const RunResult unknown = work.train({"--steps", "2"});
+  CHECK(unknown.code == 2);
+  CHECK(unknown.err.find("llmops.toml:3:1") != std::string::npos);
+}
+
+TEST_CASE("a launcher's group that cannot be joined is an error, never silent copies") {
+  Work work;
+  work.options.env = {{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "1234"}};
+  const RunResult run = work.train({"--steps", "2"});
+  CHECK(run.code == 2);
+  CHECK(run.out == "");
+}
+
+TEST_CASE("a full disk during a save keeps the last good step and ends with 4" * doctest::skip(geteuid() != 0)) {
+  Work work;
+  const std::string mount = work.dir / "small";
+  std::filesystem::create_directory(mount);
+  if (run_program({"mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", mount}).code != 0) return;  // not allowed here
+  const RunResult run = work.train({"--model", "gpt2:2x64", "--steps", "400", "--save-every", "5", "--out", mount + "/run"});
+  const RunResult check = work.llmops({"ckpt", "verify", mount + "/run"});
+  run_program({"umount", mount});
+  INFO(run.err);
+  CHECK(run.code == 4);
+  CHECK(run.err.find("step-0000") != std::string::npos);
+  CHECK(check.code == 0);
+  CHECK(steps_of(run.out).size() < 400);
+}
