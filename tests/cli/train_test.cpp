@@ -221,7 +221,7 @@ TEST_CASE("bad input: one message, the documented code, nothing on stdout") {
       {{"--model", "gpt3"}, 2, "gpt3"},
       {{"--resume", "auto"}, 2, "--out"},
       {{"--data", "empty.txt"}, 3, "empty.txt"},
-      {{"--data", "short.txt"}, 3, "3"},
+      {{"--data", "short.txt"}, 3, "needs 17"},
       {{"--data", "missing.txt"}, 4, "missing.txt"},
       {{"--init-from", "missing"}, 4, "missing"},
       {{"--out", "text.txt/run"}, 4, "text.txt"},
