@@ -4,6 +4,9 @@ namespace llmops {
 
 Command tour_command();
 Command train_command();
+Command ckpt_verify_command();
+Command ckpt_ls_command();
+Command ckpt_export_command();
 Command infer_run_command();
 Command version_command();
 Command completion_command();

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "ckpt/convert.h"
 #include "ckpt/manifest.h"
+#include "ckpt/steps.h"
 #include "ckpt/text_file.h"
 
 namespace llmops {
@@ -24,7 +25,7 @@ class NativeCheckpoint : public Checkpoint {
   static Result<std::unique_ptr<Checkpoint>> open(const std::string& path) {
     auto c = std::make_unique<NativeCheckpoint>();
     LLMOPS_ASSIGN(Dir dir, Dir::open(path));
-    if (!dir.exists(kManifestName)) return invalid_error(fmt::format("{}: is no step of a checkpoint: it has no {}", path, kManifestName));
+    if (!dir.exists(kManifestName)) return no_checkpoint(path);
     LLMOPS_ASSIGN(const std::string text, read_text(dir, kManifestName, kManifestBytesMax));
     auto manifest = parse_manifest(text);
     if (!manifest.ok()) return manifest.status().in(path);

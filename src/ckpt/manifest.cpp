@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/checked.h"
@@ -32,26 +33,64 @@ Result<Hash128> digest_from(const Json& object, const char* key) {
   return hash;
 }
 
-bool overlap(const Box& a, const Box& b) {
-  for (size_t i = 0; i < a.offset.size(); ++i)
-    if (a.offset[i] + a.extent[i] <= b.offset[i] || b.offset[i] + b.extent[i] <= a.offset[i]) return false;
-  return true;
+struct Rect {
+  int64_t row, row_end, column, column_end;
+};
+
+Rect rect_of(const Box& box) {
+  Rect rect{0, 1, 0, 1};
+  if (box.offset.size() == 2) rect.row = box.offset[0], rect.row_end = rect.row + box.extent[0];
+  if (!box.offset.empty()) rect.column = box.offset.back(), rect.column_end = rect.column + box.extent.back();
+  return rect;
+}
+
+// Goes down the rows; `open` holds, by their first column, the rectangles that the current row may still meet.
+bool any_overlap(std::vector<Rect> rects) {
+  std::ranges::sort(rects, {}, &Rect::row);
+  std::map<int64_t, Rect> open;
+  for (const Rect& rect : rects) {
+    auto it = open.upper_bound(rect.column);
+    if (it != open.begin() && std::prev(it)->second.column_end > rect.column) --it;
+    while (it != open.end() && it->second.column < rect.column_end) {
+      if (it->second.row_end > rect.row) return true;
+      it = open.erase(it);  // it ended above, and no later rectangle starts above
+    }
+    open[rect.column] = rect;
+  }
+  return false;
 }
 
 // Chunks tile the tensor: each lies within it, no two share an element, and they have as many elements as it has.
 Status check_cover(const ManifestTensor& tensor) {
   int64_t covered = 0;
-  for (size_t i = 0; i < tensor.chunks.size(); ++i) {
-    const Box& box = tensor.chunks[i].box;
+  std::vector<Rect> rects;
+  for (const ManifestChunk& chunk : tensor.chunks) {
+    const Box& box = chunk.box;
     for (size_t axis = 0; axis < tensor.shape.size(); ++axis)
       if (box.extent[axis] < 1 || box.offset[axis] > tensor.shape[axis] - box.extent[axis])
         return wrong(fmt::format("tensor {}: a chunk lies outside its shape", escape_control(tensor.name)));
-    covered += elems_of(box.extent);
-    for (size_t j = 0; j < i; ++j)
-      if (overlap(box, tensor.chunks[j].box)) return wrong(fmt::format("tensor {}: chunks overlap", escape_control(tensor.name)));
+    covered += std::min(elems_of(box.extent), INT64_MAX - covered);
+    rects.push_back(rect_of(box));
   }
+  if (any_overlap(std::move(rects))) return wrong(fmt::format("tensor {}: chunks overlap", escape_control(tensor.name)));
   if (covered != elems_of(tensor.shape))
     return wrong(fmt::format("tensor {}: chunks cover {} of {} elements", escape_control(tensor.name), covered, elems_of(tensor.shape)));
+  return {};
+}
+
+// The chunks of a file follow each other up to its end; what is before them is its header.
+Status check_files(const Manifest& manifest) {
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> ranges(manifest.files.size());
+  for (const ManifestTensor& tensor : manifest.tensors)
+    for (const ManifestChunk& chunk : tensor.chunks) ranges[chunk.file].emplace_back(chunk.begin, chunk.end);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    if (ranges[i].empty()) continue;
+    std::ranges::sort(ranges[i]);
+    for (size_t k = 0; k < ranges[i].size(); ++k) {
+      const int64_t end = k + 1 < ranges[i].size() ? ranges[i][k + 1].first : manifest.files[i].bytes;
+      if (ranges[i][k].second != end) return wrong(fmt::format("file {}: chunks overlap or leave a gap", escape_control(manifest.files[i].name)));
+    }
+  }
   return {};
 }
 
@@ -191,6 +230,7 @@ Result<Manifest> parse_manifest(std::string_view text) {
     if (!names.insert(tensor.name).second) return wrong(fmt::format("tensor {} is listed twice", escape_control(tensor.name)));
     manifest.tensors.push_back(std::move(tensor));
   }
+  LLMOPS_TRY(check_files(manifest));
   return manifest;
 }
 

@@ -16,6 +16,7 @@
 #include "base/run.h"
 #include "ckpt/manifest.h"
 #include "ckpt/safetensors.h"
+#include "ckpt/steps.h"
 #include "ckpt/text_file.h"
 
 namespace llmops {
@@ -23,7 +24,6 @@ namespace {
 
 constexpr int kNice = 10;
 
-std::string step_name(int64_t step) { return fmt::format("step-{:08}", step); }
 std::string shard_name(int rank) { return fmt::format("shard-{:05}.safetensors", rank); }
 std::string sidecar_name(int rank) { return fmt::format("shard-{:05}.json", rank); }
 

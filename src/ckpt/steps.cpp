@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "ckpt/manifest.h"
 #include "ckpt/verify.h"
 
 namespace llmops {
@@ -19,10 +20,12 @@ constexpr std::string_view kLeftover = ".step-";
 std::optional<int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + 8) return std::nullopt;
   const auto step = parse_int(name.substr(kPrefix.size()), 0, INT64_MAX);
-  return step.ok() ? std::optional(*step) : std::nullopt;
+  return step.ok() && name == step_name(*step) ? std::optional(*step) : std::nullopt;
 }
 
 }  // namespace
+
+std::string step_name(int64_t step) { return fmt::format("step-{:08}", step); }
 
 Result<std::vector<StepDir>> list_steps(const std::string& run_dir) {
   LLMOPS_ASSIGN(const Dir dir, Dir::open(run_dir));
@@ -34,11 +37,26 @@ Result<std::vector<StepDir>> list_steps(const std::string& run_dir) {
   return steps;
 }
 
+Result<std::string> newest_step(const std::string& path) {
+  {
+    LLMOPS_ASSIGN(const Dir dir, Dir::open(path));
+    if (dir.exists(kManifestName)) return path;
+  }
+  LLMOPS_ASSIGN(const std::vector<StepDir> steps, list_steps(path));
+  if (steps.empty()) return no_checkpoint(path);
+  return steps.back().path;
+}
+
+Status no_checkpoint(const std::string& path) {
+  return invalid_error(fmt::format("{}: is no checkpoint: expected a folder with {}, or one with step-%08d folders", path, kManifestName));
+}
+
 Result<NewestValid> newest_valid(const std::string& run_dir, Pool& pool) {
   LLMOPS_ASSIGN(const std::vector<StepDir> steps, list_steps(run_dir));
   NewestValid found;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const auto report = verify(step->path, pool);
+    if (report.status().code() == Code::interrupted) return report.status();
     if (report.ok() && report->findings.empty()) {
       found.step = *step;
       return found;

@@ -7,7 +7,9 @@
 #include <mutex>
 #include <set>
 #include <span>
+#include <unordered_map>
 
+#include "base/run.h"
 #include "base/text.h"
 #include "ckpt/manifest.h"
 #include "ckpt/safetensors.h"
@@ -17,19 +19,55 @@
 namespace llmops {
 namespace {
 
-constexpr int64_t kPieceBytes = 4 << 20;
+constexpr int64_t kPieceBytes = 4 << 20;  // read at a time by each thread
 
-// Verifies one step folder. Tasks: one per file (its whole hash), one per chunk (its hash, its part of the logical digest).
+struct ChunkRef {
+  size_t tensor;
+  const ManifestChunk* chunk;
+};
+
+// A listed file, its chunks in the order of their bytes.
+struct CheckedFile {
+  const ManifestFile* entry;
+  std::vector<ChunkRef> chunks;
+  bool usable = false;                   // there, and of the right size
+  std::vector<const ManifestTensor*> bad;  // tensors whose bytes changed
+};
+
+// The digest of elements [first, first + n) of a chunk, in runs that are contiguous in the tensor.
+DigestSum digest_piece(const Shape& shape, const Box& box, int64_t first, std::span<const std::byte> piece, int size) {
+  const int64_t count = static_cast<int64_t>(piece.size()) / size, width = box.extent.empty() ? 1 : box.extent.back();
+  DigestSum sum;
+  for (int64_t i = 0; i < count;) {
+    const int64_t row = (first + i) / width, column = (first + i) % width, run = std::min(width - column, count - i);
+    const int64_t flat = shape.empty() ? 0 : shape.size() == 1 ? box.offset[0] + column : (box.offset[0] + row) * shape[1] + box.offset[1] + column;
+    sum.add(digest_run(piece.data() + i * size, size, static_cast<uint64_t>(flat), run));
+    i += run;
+  }
+  return sum;
+}
+
+// Verifies one step folder: what is listed against what is there, then every byte once, a task per file.
 class StepVerifier {
  public:
-  StepVerifier(const Dir& dir, std::string prefix, Pool& pool, VerifyReport& report, const std::function<void(int64_t, int64_t)>& progress)
-      : dir_(dir), prefix_(std::move(prefix)), pool_(pool), report_(report), progress_(progress) {}
+  StepVerifier(const Dir& dir, std::string prefix, Pool& pool, VerifyReport& report) : dir_(dir), prefix_(std::move(prefix)), pool_(pool), report_(report) {}
 
-  Status run() {
-    if (!read_manifest()) return {};
+  // Bytes of the files that are listed; 0 without a valid manifest.
+  int64_t open() {
+    is_open_ = read_manifest();
+    int64_t bytes = 0;
+    for (const ManifestFile& file : manifest_.files) bytes += file.bytes;
+    return bytes;
+  }
+
+  Status run(const std::function<void(int64_t)>& on_bytes) {
+    if (!is_open_) return {};
     LLMOPS_TRY(check_names());
-    open_files();
-    hash_all();
+    check_model();
+    sums_.resize(manifest_.tensors.size());
+    list_chunks();
+    pool_.parallel_for(static_cast<int64_t>(files_.size()), [&](int64_t i, int worker) { check_file(files_[i], worker, on_bytes); });
+    if (cancel_signal() != 0) return {Code::interrupted, "stopped by a signal"};
     check_digests();
     report_.files += static_cast<int64_t>(manifest_.files.size()) + 1;
     report_.tensors += static_cast<int64_t>(manifest_.tensors.size());
@@ -37,17 +75,9 @@ class StepVerifier {
   }
 
  private:
-  struct Task {
-    int file;
-    int64_t begin, end;
-    const ManifestTensor* tensor = nullptr;  // null: the whole file
-    const ManifestChunk* chunk = nullptr;
-    size_t tensor_index = 0;
-  };
-
   void find(const std::string& file, std::string what, const std::string& tensor = "", int64_t begin = 0, int64_t end = 0) {
     const std::lock_guard guard(mutex_);
-    report_.findings.push_back({prefix_ + file, tensor, begin, end, std::move(what)});
+    report_.findings.push_back({prefix_ + escape_control(file), escape_control(tensor), begin, end, std::move(what)});
   }
 
   bool read_manifest() {
@@ -60,125 +90,113 @@ class StepVerifier {
     return true;
   }
 
-  // Every name in the folder is listed, and every listed name is there.
   Status check_names() {
     LLMOPS_ASSIGN(const std::vector<std::string> names, dir_.list());
     std::set<std::string> listed = {kManifestName};
     for (const ManifestFile& file : manifest_.files) listed.insert(file.name);
     for (const std::string& name : names)
-      if (!listed.contains(name)) find(escape_control(name), "is not part of the checkpoint");
-    const Json* model = manifest_.meta.find("model");
-    const auto config = model ? model_config_from_json(*model) : Result<ModelConfig>(invalid_error("manifest: has no model"));
-    if (!config.ok()) return find(kManifestName, config.status().message()), Status();
-    for (const LogicalTensor& tensor : logical_tensors(*config)) {
-      const auto it = std::ranges::find(manifest_.tensors, tensor.name, &ManifestTensor::name);
-      if (it == manifest_.tensors.end()) find(kManifestName, "a tensor of the model is missing", tensor.name);
-      else if (it->shape != tensor.shape) find(kManifestName, "the shape differs from the model's", tensor.name);
-    }
+      if (!listed.contains(name)) find(name, "is not part of the checkpoint");
     return {};
   }
 
-  void open_files() {
-    for (const ManifestFile& entry : manifest_.files) {
-      auto file = dir_.open_file(entry.name);
-      const auto bytes = file.ok() ? file->size() : Result<int64_t>(file.status());
-      if (!bytes.ok()) find(entry.name, bytes.status().message());
-      else if (*bytes != entry.bytes) find(entry.name, fmt::format("has {} bytes, expected {}", *bytes, entry.bytes), "", std::min(*bytes, entry.bytes), std::max(*bytes, entry.bytes));
-      const bool usable = bytes.ok() && *bytes == entry.bytes;
-      files_.push_back(usable ? file.take() : File());
-      usable_.push_back(usable);
-      if (usable) report_.bytes += entry.bytes;
-      if (usable && entry.name.ends_with(".safetensors")) check_header(static_cast<int>(files_.size()) - 1);
+  void check_model() {
+    const Json* model = manifest_.meta.find("model");
+    const auto config = model ? model_config_from_json(*model) : Result<ModelConfig>(invalid_error("manifest: has no model"));
+    if (!config.ok()) return find(kManifestName, config.status().message());
+    std::unordered_map<std::string_view, const ManifestTensor*> by_name;
+    for (const ManifestTensor& tensor : manifest_.tensors) by_name[tensor.name] = &tensor;
+    for (const LogicalTensor& tensor : logical_tensors(*config)) {
+      const auto it = by_name.find(tensor.name);
+      if (it == by_name.end()) find(kManifestName, "a tensor of the model is missing", tensor.name);
+      else if (it->second->shape != tensor.shape) find(kManifestName, "the shape differs from the model's", tensor.name);
     }
+  }
+
+  void list_chunks() {
+    for (const ManifestFile& entry : manifest_.files) files_.push_back({&entry, {}, false, {}});
+    for (size_t t = 0; t < manifest_.tensors.size(); ++t)
+      for (const ManifestChunk& chunk : manifest_.tensors[t].chunks) files_[chunk.file].chunks.push_back({t, &chunk});
+    for (CheckedFile& file : files_) std::ranges::sort(file.chunks, {}, [](const ChunkRef& ref) { return ref.chunk->begin; });
+  }
+
+  void check_file(CheckedFile& file, int worker, const std::function<void(int64_t)>& on_bytes) {
+    const std::string& name = file.entry->name;
+    const auto opened = dir_.open_file(name);
+    const auto bytes = opened.ok() ? opened->size() : Result<int64_t>(opened.status());
+    if (!bytes.ok()) return find(name, bytes.status().message());
+    if (*bytes != file.entry->bytes)
+      return find(name, fmt::format("has {} bytes, expected {}", *bytes, file.entry->bytes), "", std::min(*bytes, file.entry->bytes), std::max(*bytes, file.entry->bytes));
+    file.usable = true;
+    if (!file.chunks.empty()) check_header(file, *opened);
+    check_bytes(file, *opened, worker, on_bytes);
   }
 
   // The safetensors header must describe the same chunks as the manifest.
-  void check_header(int index) {
-    const auto header = read_safetensors_header(files_[index]);
-    if (!header.ok()) return find(manifest_.files[index].name, header.status().message());
-    size_t chunks = 0;
-    for (const ManifestTensor& tensor : manifest_.tensors)
-      for (const ManifestChunk& chunk : tensor.chunks) {
-        if (chunk.file != index) continue;
-        ++chunks;
-        const SafeTensor* stored = header->find(chunk_key(tensor.name, chunk.box));
-        if (!stored || stored->begin != chunk.begin || stored->end != chunk.end || stored->dtype != tensor.dtype || stored->shape != chunk.box.extent)
-          find(manifest_.files[index].name, "the header does not describe this chunk as the manifest does", tensor.name, chunk.begin, chunk.end);
-      }
-    if (chunks != header->tensors.size()) find(manifest_.files[index].name, fmt::format("the header has {} tensors, the manifest {}", header->tensors.size(), chunks));
+  void check_header(const CheckedFile& file, const File& opened) {
+    const auto header = read_safetensors_header(opened);
+    if (!header.ok()) return find(file.entry->name, header.status().message(), "", 0, file.chunks.front().chunk->begin);
+    if (header->tensors.size() != file.chunks.size())
+      return find(file.entry->name, fmt::format("the header has {} tensors, the manifest {}", header->tensors.size(), file.chunks.size()));
+    for (size_t i = 0; i < file.chunks.size(); ++i) {  // both are in the order of their bytes
+      const ManifestTensor& tensor = manifest_.tensors[file.chunks[i].tensor];
+      const ManifestChunk& chunk = *file.chunks[i].chunk;
+      const SafeTensor& stored = header->tensors[i];
+      if (stored.name != chunk_key(tensor.name, chunk.box) || stored.begin != chunk.begin || stored.end != chunk.end || stored.dtype != tensor.dtype || stored.shape != chunk.box.extent)
+        find(file.entry->name, "the header does not describe this chunk as the manifest does", tensor.name, chunk.begin, chunk.end);
+    }
   }
 
-  void hash_all() {
-    std::vector<Task> tasks;
-    for (size_t i = 0; i < manifest_.files.size(); ++i)
-      if (usable_[i]) tasks.push_back({static_cast<int>(i), 0, manifest_.files[i].bytes});
-    for (size_t t = 0; t < manifest_.tensors.size(); ++t)
-      for (const ManifestChunk& chunk : manifest_.tensors[t].chunks)
-        if (usable_[chunk.file]) tasks.push_back({chunk.file, chunk.begin, chunk.end, &manifest_.tensors[t], &chunk, t});
-    sums_.resize(manifest_.tensors.size());
-    for (const Task& task : tasks) total_ += task.end - task.begin;
-    bad_chunk_ = std::vector<std::atomic<bool>>(manifest_.files.size());
-    bad_file_ = std::vector<std::atomic<bool>>(manifest_.files.size());
-    pool_.parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int worker) {
-      check(tasks[i]);
-      done_ += tasks[i].end - tasks[i].begin;
-      if (worker == 0 && progress_) progress_(done_, total_);
-    });
-    for (size_t i = 0; i < bad_file_.size(); ++i)  // the data is right, so it is the header that is not
-      if (bad_file_[i] && !bad_chunk_[i]) find(manifest_.files[i].name, "its hash does not match outside of the tensors' data", "", 0, data_begin(static_cast<int>(i)));
-  }
-
-  int64_t data_begin(int file) const {
-    int64_t begin = manifest_.files[file].bytes;
-    for (const ManifestTensor& tensor : manifest_.tensors)
-      for (const ManifestChunk& chunk : tensor.chunks)
-        if (chunk.file == file) begin = std::min(begin, chunk.begin);
-    return begin;
-  }
-
-  void check(const Task& task) {
-    Hasher hasher;
-    DigestSum sum;
-    const int size = task.tensor ? info(task.tensor->dtype).block_bytes : 1;
+  // One pass: the hash of the file, of each chunk, and each chunk's part of its tensor's digest.
+  void check_bytes(CheckedFile& file, const File& opened, int worker, const std::function<void(int64_t)>& on_bytes) {
+    Hasher whole_file;
     std::vector<std::byte> piece;
-    for (int64_t at = task.begin; at < task.end; at += kPieceBytes) {
-      piece.resize(static_cast<size_t>(std::min(kPieceBytes, task.end - at)));
-      if (Status status = files_[task.file].read_at(at, piece); !status.ok()) return find(manifest_.files[task.file].name, status.message());
-      hasher.update(piece);
-      if (task.tensor) sum.add(digest_piece(task, (at - task.begin) / size, piece, size));
+    const auto read = [&](int64_t begin, int64_t end, const auto& use) {
+      for (int64_t at = begin; at < end; at += kPieceBytes) {
+        if (cancel_signal() != 0) return false;
+        piece.resize(static_cast<size_t>(std::min(kPieceBytes, end - at)));
+        if (Status status = opened.read_at(at, piece); !status.ok()) return find(file.entry->name, status.message(), "", at, at + static_cast<int64_t>(piece.size())), false;
+        whole_file.update(piece);
+        use(at - begin);
+        done_ += static_cast<int64_t>(piece.size());
+        if (worker == 0) on_bytes(done_);
+      }
+      return true;
+    };
+    const int64_t data_begin = file.chunks.empty() ? file.entry->bytes : file.chunks.front().chunk->begin;
+    if (!read(0, data_begin, [](int64_t) {})) return;
+    for (const auto& [t, chunk] : file.chunks) {
+      const ManifestTensor& tensor = manifest_.tensors[t];
+      const int size = info(tensor.dtype).block_bytes;
+      Hasher hasher;
+      DigestSum sum;
+      if (!read(chunk->begin, chunk->end, [&](int64_t at) {
+            hasher.update(piece);
+            sum.add(digest_piece(tensor.shape, chunk->box, at / size, piece, size));
+          }))
+        return;
+      if (hasher.digest() != chunk->hash) {
+        file.bad.push_back(&tensor);
+        find(file.entry->name, "its bytes changed: the hash does not match", tensor.name, chunk->begin, chunk->end);
+      }
+      const std::lock_guard guard(mutex_);
+      sums_[t].add(sum);
     }
-    if (!task.tensor) {
-      if (hasher.digest() != manifest_.files[task.file].hash) bad_file_[task.file] = true;
-      return;
-    }
-    if (hasher.digest() != task.chunk->hash) {
-      bad_chunk_[task.file] = true;
-      find(manifest_.files[task.file].name, "its bytes changed: the hash does not match", task.tensor->name, task.begin, task.end);
-    }
+    if (whole_file.digest() != file.entry->hash && file.bad.empty())
+      find(file.entry->name, file.chunks.empty() ? "its bytes changed: the hash does not match" : "its header changed: the hash does not match", "", 0, data_begin);
     const std::lock_guard guard(mutex_);
-    sums_[task.tensor_index].add(sum);
+    report_.bytes += file.entry->bytes;
   }
 
-  // The digest of elements [first, first + n) of a chunk, in runs that are contiguous in the tensor.
-  static DigestSum digest_piece(const Task& task, int64_t first, std::span<const std::byte> piece, int size) {
-    const Box& box = task.chunk->box;
-    const Shape& shape = task.tensor->shape;
-    const int64_t count = static_cast<int64_t>(piece.size()) / size, width = box.extent.empty() ? 1 : box.extent.back();
-    DigestSum sum;
-    for (int64_t i = 0; i < count;) {
-      const int64_t row = (first + i) / width, column = (first + i) % width, run = std::min(width - column, count - i);
-      const int64_t flat = shape.size() < 2 ? (shape.empty() ? 0 : box.offset[0] + column) : (box.offset[0] + row) * shape[1] + box.offset[1] + column;
-      sum.add(digest_run(piece.data() + i * size, size, static_cast<uint64_t>(flat), run));
-      i += run;
-    }
-    return sum;
-  }
-
+  // Only of tensors whose chunks are all there and unchanged: others have their finding already.
   void check_digests() {
+    std::vector<bool> skip(manifest_.tensors.size());
+    for (const CheckedFile& file : files_) {
+      for (const auto& [t, chunk] : file.chunks) skip[t] = skip[t] || !file.usable;
+      for (const ManifestTensor* tensor : file.bad) skip[static_cast<size_t>(tensor - manifest_.tensors.data())] = true;
+    }
     for (size_t t = 0; t < manifest_.tensors.size(); ++t) {
       const ManifestTensor& tensor = manifest_.tensors[t];
-      const bool whole = std::ranges::all_of(tensor.chunks, [&](const ManifestChunk& chunk) { return usable_[chunk.file] && !bad_chunk_[chunk.file]; });
-      if (whole && finish_digest(sums_[t], tensor.dtype, tensor.shape) != tensor.digest)
+      if (!skip[t] && finish_digest(sums_[t], tensor.dtype, tensor.shape) != tensor.digest)
         find(kManifestName, "the logical digest does not match the data", tensor.name);
     }
   }
@@ -187,34 +205,51 @@ class StepVerifier {
   std::string prefix_;
   Pool& pool_;
   VerifyReport& report_;
-  const std::function<void(int64_t, int64_t)>& progress_;
   Manifest manifest_;
-  std::vector<File> files_;
-  std::vector<bool> usable_;
-  std::vector<DigestSum> sums_;
-  std::vector<std::atomic<bool>> bad_chunk_, bad_file_;
+  bool is_open_ = false;
+  std::vector<CheckedFile> files_;
+  std::vector<DigestSum> sums_;  // of each tensor
   std::atomic<int64_t> done_{0};
-  int64_t total_ = 0;
   std::mutex mutex_;
 };
 
 }  // namespace
 
 Result<VerifyReport> verify(const std::string& path, Pool& pool, const std::function<void(int64_t, int64_t)>& progress) {
-  LLMOPS_ASSIGN(const Dir dir, Dir::open(path));
   VerifyReport report;
-  if (dir.exists(kManifestName)) {
-    LLMOPS_TRY(StepVerifier(dir, "", pool, report, progress).run());
-    report.steps.push_back(path);
-    return report;
+  std::vector<std::pair<Dir, std::string>> folders;  // and what stands before their files' names
+  {
+    LLMOPS_ASSIGN(Dir dir, Dir::open(path));
+    if (dir.exists(kManifestName)) {
+      report.steps.push_back(path);
+      folders.emplace_back(std::move(dir), "");
+    }
   }
-  LLMOPS_ASSIGN(const std::vector<StepDir> steps, list_steps(path));
-  if (steps.empty()) return invalid_error(fmt::format("{}: is no checkpoint: neither {} nor step-%08d folders are in it", path, kManifestName));
-  for (const StepDir& step : steps) {
-    LLMOPS_ASSIGN(const Dir step_dir, Dir::open(step.path));
-    LLMOPS_TRY(StepVerifier(step_dir, step.path.substr(path.size() + 1) + "/", pool, report, progress).run());
-    report.steps.push_back(step.path);
+  if (folders.empty()) {
+    LLMOPS_ASSIGN(const std::vector<StepDir> steps, list_steps(path));
+    if (steps.empty()) return no_checkpoint(path);
+    for (const StepDir& step : steps) {
+      LLMOPS_ASSIGN(Dir dir, Dir::open(step.path));
+      report.steps.push_back(step.path);
+      folders.emplace_back(std::move(dir), step_name(step.step) + "/");
+    }
   }
+  std::vector<std::unique_ptr<StepVerifier>> verifiers;
+  std::vector<int64_t> bytes;
+  for (const auto& [dir, prefix] : folders) {
+    verifiers.push_back(std::make_unique<StepVerifier>(dir, prefix, pool, report));
+    bytes.push_back(verifiers.back()->open());
+  }
+  int64_t before = 0, total = 0;
+  for (int64_t n : bytes) total += n;
+  for (size_t i = 0; i < verifiers.size(); ++i) {
+    LLMOPS_TRY(verifiers[i]->run([&](int64_t done) {
+      if (progress) progress(before + done, total);
+    }));
+    before += bytes[i];
+    verifiers[i].reset();
+  }
+  std::ranges::stable_sort(report.findings, {}, [](const Finding& f) { return std::tie(f.file, f.begin); });
   return report;
 }
 
