@@ -2,29 +2,30 @@
 //
 // A tile is kTileRows x (kTilePanels * 16) sums held in registers. Its operands come k step by k step: 16 values of b per
 // panel (always packed: panel[k][16]) and one value of a per row, broadcast. A sum is one ascending chain of fma, so it does
-// not matter which tile, row or lane computes it.
+// not matter which tile, row or lane computes it. With BF16 dot products a step is a pair of k, in the 32 bits of a float.
 #pragma once
 
 #include "kernels/ops.h"
 
 namespace llmops::LLMOPS_ISA {
 
-// 12 accumulators of 8 lanes and 3 operands fill AVX2's 16 registers; 24 of 16 lanes leave AVX-512 eight for operands.
+// 12 accumulators of 8 lanes and 3 operands fill AVX2's 16 registers; 24 of 16 lanes leave AVX-512 eight for operands. The
+// baseline emulates fma by a call per lane: larger tiles and unrolled loops would only cost compile time.
 #if LLMOPS_ISA_LEVEL == 3
 constexpr int kTileRows = 12, kTilePanels = 2;
-#else
+#elif LLMOPS_ISA_LEVEL == 2
 constexpr int kTileRows = 6, kTilePanels = 1;
+#else
+constexpr int kTileRows = 2, kTilePanels = 1;
 #endif
-constexpr int kTileCols = kTilePanels * kLanes;
-constexpr int64_t kChain = 512;  // k steps of one chain (kernels/ops.h)
-
-// The baseline emulates fma by a call per lane: unrolling there only costs compile time.
 #if LLMOPS_ISA_LEVEL == 1
 #define LLMOPS_UNROLL(n)
 #else
 #define LLMOPS_UNROLL_(text) _Pragma(#text)
 #define LLMOPS_UNROLL(n) LLMOPS_UNROLL_(GCC unroll n)
 #endif
+constexpr int kTileCols = kTilePanels * kLanes;
+constexpr int64_t kChain = 512;  // k of one chain (kernels/ops.h)
 
 // Writes rows x cols finished sums (row stride kTileCols) to out at (m, n), through the epilogue.
 using Finish = void (*)(const MatmulArgs& args, const float* sums, int64_t m, int64_t n, int rows, int cols);
@@ -34,7 +35,7 @@ struct Tile {
   int64_t a_row;
   const float* b;         // panel p, step k at b[p * b_panel + k * 16]
   int64_t b_panel;
-  int64_t k;              // steps, at most kChain
+  int64_t k;              // steps of this chain
   float* partial;         // the sum of the earlier chains, kTileRows * kTileCols
   bool first, last;       // of the chains
   bool bare;              // f32 out and nothing to do but to store or accumulate
@@ -78,8 +79,13 @@ void finish_tile(const MatmulArgs& args, const float* sums, int64_t m, int64_t n
   }
 }
 
+// One step of the chain in every lane.
+struct Fma {
+  LLMOPS_INLINE F32x16 add(F32x16 left, F32x16 right, F32x16 sum) { return fma(left, right, sum); }
+};
+
 // kStepA: 1 for rows of a, kTileRows for a packed tile.
-template <int kRows, int kPanels, int kStepA>
+template <class Product, int kRows, int kPanels, int kStepA>
 __attribute__((noinline)) void run_tile(const Tile& t) {
   F32x16 sum[kRows][kPanels];
 LLMOPS_UNROLL(16)
@@ -102,7 +108,7 @@ LLMOPS_UNROLL(16)
     for (int i = 0; i < kRows; ++i) {
       const F32x16 left = set1(a[i * a_row]);
 LLMOPS_UNROLL(2)
-      for (int p = 0; p < kPanels; ++p) sum[i][p] = fma(left, right[p], sum[i][p]);
+      for (int p = 0; p < kPanels; ++p) sum[i][p] = Product::add(left, right[p], sum[i][p]);
     }
   }
   const auto each = [&](auto body) LLMOPS_BODY {

@@ -1,8 +1,8 @@
 // Bringing the operands of a matmul into the order in which the register tile reads them. Comes after matmul_kernel.h.
 //
-// b: panels of 16 columns, panel[k][16], columns beyond n are zero. f32 panels are f32. bf16 panels (matmul_pack) keep pairs of
-// k steps, panel[k / 2][16][2], the operand of VDPBF16PS; a last single step is paired with zero.
-// a: rows where they lie, if they are f32; widened rows; or, where a is stored [k,m], tiles a[k][kTileRows].
+// b becomes panels of 16 columns, panel[step][16], zero beyond n. A step is one k in f32, or a pair of bf16 in the 32 bits of
+// a float (even k low, a last odd k paired with zero): what the dot products read and what matmul_pack() writes for bf16.
+// a is read row by row where it lies, if it is f32; else its rows are copied; stored [k,m] it becomes tiles[step][kTileRows].
 #pragma once
 
 namespace llmops::LLMOPS_ISA {
@@ -36,71 +36,140 @@ LLMOPS_INLINE void transpose8(const T* const* rows, int64_t k, float* out) {
 }
 #endif
 
-// panel[k][16] from the rows of b[n,k]. `columns` of them exist.
+// panel[step][16] = rows[column][step].
 template <class T>
-void pack_rows(const T* b, int64_t stride, int columns, int64_t k, float* panel) {
-  static constexpr T kZeros[kChain] = {};  // k is at most one chain: see the callers
-  const T* rows[kLanes];
-  for (int i = 0; i < kLanes; ++i) rows[i] = i < columns ? b + i * stride : kZeros;
+void transpose_rows(const T* const* rows, int64_t steps, float* panel) {
   int64_t done = 0;
 #if LLMOPS_ISA_LEVEL >= 2
-  for (; done + 8 <= k; done += 8) {
+  for (; done + 8 <= steps; done += 8) {
     transpose8(rows, done, panel + done * kLanes);
     transpose8(rows + 8, done, panel + done * kLanes + 8);
   }
 #endif
-  for (; done < k; ++done)
-    for (int i = 0; i < kLanes; ++i) panel[done * kLanes + i] = to_f32(rows[i][done]);
+  for (; done < steps; ++done)
+    for (int i = 0; i < kLanes; ++i) {
+      T x;  // a pair of bf16 is aligned as bf16 only
+      std::memcpy(&x, reinterpret_cast<const char*>(rows[i]) + done * static_cast<int64_t>(sizeof(T)), sizeof(T));
+      panel[done * kLanes + i] = to_f32(x);
+    }
 }
 
-// Panels, panel_elems apart, from the columns of b[k,n]: row by row, since its rows may lie pages apart.
+// Floats from one packed tile of a to the next. Not a multiple of 4 KiB: the writes of a_tiles would meet in one cache set.
+constexpr int64_t tile_elems(int64_t steps) { return steps * kTileRows + kLanes; }
+
+// The operands as f32, one k a step. Every function packs one chain: k <= kChain. Strides are in elements.
 template <class T>
-void pack_columns(const T* b, int64_t stride, int64_t columns, int64_t k, int64_t panel_elems, float* panels) {
-  for (; k > 0; --k, b += stride, panels += kLanes) {
-    float* to = panels;
-    for_lanes(columns, [&](int64_t j, int n) LLMOPS_BODY {
-      store(to, load_part(b + j, n));
-      to += panel_elems;
-    });
+struct Single {
+  using In = T;
+  static constexpr int kPerStep = 1;
+
+  // One panel from `columns` <= 16 rows of b[n,k].
+  static void b_rows(const T* b, int64_t stride, int columns, int64_t k, float* panel) {
+    static constexpr T kZeros[kChain] = {};
+    const T* rows[kLanes];
+    for (int i = 0; i < kLanes; ++i) rows[i] = i < columns ? b + i * stride : kZeros;
+    transpose_rows(rows, k, panel);
   }
-}
-
-// Pairs of bf16 widened into panel[k][16].
-LLMOPS_INLINE void widen_pairs(const bf16* pairs, int64_t k, float* panel) {
-  const auto* p = reinterpret_cast<const float*>(pairs);  // 16 lanes of 32 bits: only moved and masked
-  for (int64_t i = 0; i < k; i += 2, p += kLanes, panel += 2 * kLanes) {
-    const I32x16 pair = bits_of(load(p));
-    store(panel, from_bits(shift_left<16>(pair)));
-    if (i + 1 < k) store(panel + kLanes, from_bits(pair & set1_int(static_cast<int32_t>(0xffff0000u))));
+  // Panels, panel_elems apart, from the columns of b[k,n]: row by row, since its rows may lie pages apart.
+  static void b_columns(const T* b, int64_t stride, int64_t columns, int64_t k, int64_t panel_elems, float* panels) {
+    for (; k > 0; --k, b += stride, panels += kLanes) {
+      float* to = panels;
+      for_lanes(columns, [&](int64_t j, int n) LLMOPS_BODY {
+        store(to, load_part(b + j, n));
+        to += panel_elems;
+      });
+    }
   }
-}
-
-LLMOPS_INLINE void copy_step(const float* from, float* to) { std::memcpy(to, from, kTileRows * sizeof(float)); }
-LLMOPS_INLINE void copy_step(const bf16* from, float* to) {
-  for (int r = 0; r < kTileRows; ++r) to[r] = to_f32(from[r]);
-}
-
-// Floats from one packed tile to the next. Not a multiple of 4 KiB: the writes of pack_tiles would all meet in one cache set.
-constexpr int64_t tile_elems(int64_t k) { return k * kTileRows + kLanes; }
-
-// tiles[m / kTileRows][k][kTileRows], tile_elems(k) apart, from a[k,m]; rows beyond `rows` are zero.
-template <class T>
-void pack_tiles(const T* a, int64_t stride, int64_t rows, int64_t k, float* tiles) {
-  const int64_t whole = rows / kTileRows, rest = rows % kTileRows, stride_out = tile_elems(k);
-  for (int64_t i = 0; i < k; ++i, a += stride, tiles += kTileRows) {
-    const T* from = a;
-    float* to = tiles;
-    for (int64_t t = 0; t < whole; ++t, from += kTileRows, to += stride_out)
-      copy_step(from, to);
-    if (rest > 0)
-      for (int r = 0; r < kTileRows; ++r) to[r] = r < rest ? to_f32(from[r]) : 0.0f;
+  // tiles[m / kTileRows][k][kTileRows], tile_elems(k) apart, from a[k,m]; rows beyond `count` are zero.
+  static void a_tiles(const T* a, int64_t stride, int64_t count, int64_t k, float* tiles) {
+    const int64_t whole = count / kTileRows * kTileRows, apart = tile_elems(k);
+    for (int64_t i = 0; i < k; ++i, a += stride, tiles += kTileRows) {
+      float* to = tiles;
+      for (int64_t m = 0; m < whole; m += kTileRows, to += apart) copy_step(a + m, to);
+      if (whole == count) continue;
+      for (int r = 0; r < kTileRows; ++r) to[r] = whole + r < count ? to_f32(a[whole + r]) : 0.0f;
+    }
   }
-}
 
-// rows[m][k], widened.
-LLMOPS_INLINE void widen_rows(const bf16* a, int64_t stride, int64_t rows, int64_t k, float* out) {
-  for (int64_t i = 0; i < rows; ++i, a += stride, out += k)
-    for_lanes(k, [&](int64_t j, int n) LLMOPS_BODY { store_part(out + j, load_part(a + j, n), n); });
-}
+ private:
+  static LLMOPS_BODY void copy_step(const float* from, float* to) { std::memcpy(to, from, kTileRows * sizeof(float)); }
+  static LLMOPS_BODY void copy_step(const bf16* from, float* to) {
+    for (int r = 0; r < kTileRows; ++r) to[r] = to_f32(from[r]);
+  }
+};
+
+// The operands as pairs of bf16, two k a step.
+struct Pairs {
+  using In = bf16;
+  static constexpr int kPerStep = 2;
+
+  static float pair(bf16 even, bf16 odd) { return std::bit_cast<float>(uint32_t{even.bits} | uint32_t{odd.bits} << 16); }
+
+  static void b_rows(const bf16* b, int64_t stride, int columns, int64_t k, float* panel) {
+    static constexpr bf16 kZeros[kChain] = {};
+    const float* rows[kLanes];
+    for (int i = 0; i < kLanes; ++i) rows[i] = reinterpret_cast<const float*>(i < columns ? b + i * stride : kZeros);
+    transpose_rows(rows, k / 2, panel);
+    if (k % 2 == 0) return;
+    for (int i = 0; i < kLanes; ++i)
+      panel[k / 2 * kLanes + i] = i < columns ? pair(b[i * stride + k - 1], bf16{0}) : 0.0f;
+  }
+  static void b_columns(const bf16* b, int64_t stride, int64_t columns, int64_t k, int64_t panel_elems, float* panels) {
+    const I32x16 low = set1_int(0xffff);
+    for (int64_t i = 0; i < k; i += 2, b += 2 * stride, panels += kLanes) {
+      float* to = panels;
+      for_lanes(columns, [&](int64_t j, int n) LLMOPS_BODY {
+        const I32x16 even = shift_right<16>(bits_of(load_part(b + j, n))) & low;
+        store(to, from_bits(i + 1 < k ? even | bits_of(load_part(b + stride + j, n)) : even));
+        to += panel_elems;
+      });
+    }
+  }
+  static void a_tiles(const bf16* a, int64_t stride, int64_t count, int64_t k, float* tiles) {
+    for (int64_t i = 0; i < k; i += 2, a += 2 * stride, tiles += kTileRows)
+      for (int64_t m = 0; m < round_up(count, kTileRows); ++m)
+        tiles[m / kTileRows * tile_elems(ceil_div(k, 2)) + m % kTileRows] =
+            m < count ? pair(a[m], i + 1 < k ? a[stride + m] : bf16{0}) : 0.0f;
+  }
+  // rows[count][steps] from a[m,k]
+  static void a_rows(const bf16* a, int64_t stride, int64_t count, int64_t k, float* rows) {
+    for (int64_t i = 0; i < count; ++i, a += stride, rows += ceil_div(k, 2)) {
+      std::memcpy(rows, a, static_cast<size_t>(k) * sizeof(bf16));
+      if (k % 2 == 1) rows[k / 2] = pair(a[k - 1], bf16{0});
+    }
+  }
+};
+
+// What a kind of matmul does. F32 reads rows of a and panels of b where they lie.
+struct F32 : Single<float> {
+  using Product = Fma;
+  static constexpr bool kCopiesRows = false, kReadsPanels = true;
+};
+
+// bf16 in, f32 arithmetic: everything is widened on its way.
+struct Widened : Single<bf16> {
+  using Product = Fma;
+  static constexpr bool kCopiesRows = true, kReadsPanels = false;
+
+  static void a_rows(const bf16* a, int64_t stride, int64_t count, int64_t k, float* rows) {
+    for (int64_t i = 0; i < count; ++i, a += stride, rows += k)
+      for_lanes(k, [&](int64_t j, int n) LLMOPS_BODY { store_part(rows + j, load_part(a + j, n), n); });
+  }
+  // panel[k][16] from a panel of pairs.
+  static void widen_panel(const float* pairs, int64_t k, float* panel) {
+    for (int64_t i = 0; i < k; i += 2, pairs += kLanes, panel += 2 * kLanes) {
+      const I32x16 pair = bits_of(load(pairs));
+      store(panel, from_bits(shift_left<16>(pair)));
+      if (i + 1 < k) store(panel + kLanes, from_bits(pair & set1_int(static_cast<int32_t>(0xffff0000u))));
+    }
+  }
+};
+
+// BF16 dot products: P::add is VDPBF16PS, or a model of it.
+template <class P>
+struct Dots : Pairs {
+  using Product = P;
+  static constexpr bool kCopiesRows = true, kReadsPanels = true;
+};
 
 }  // namespace llmops::LLMOPS_ISA

@@ -1,0 +1,158 @@
+// One matmul from its arguments to its tasks. Comes after matmul_kernel.h and matmul_pack.h.
+#pragma once
+
+namespace llmops::LLMOPS_ISA {
+
+using Kernel = void (*)(const Tile&);
+
+// Kernels for 1 .. kTileRows rows of a that lie one after the other, then the ones for packed tiles.
+template <class Product, int kPanels, int... kRow>
+Kernel row_kernel(int rows, std::integer_sequence<int, kRow...>) {
+  static constexpr Kernel kTable[] = {run_tile<Product, kRow + 1, kPanels, 1>...};
+  return kTable[rows - 1];
+}
+template <class Product>
+Kernel kernel_for(bool tiles, int rows, int panels) {
+  constexpr auto kRows = std::make_integer_sequence<int, kTileRows>();
+  if (!tiles) return panels == 1 ? row_kernel<Product, 1>(rows, kRows) : row_kernel<Product, kTilePanels>(rows, kRows);
+  return panels == 1 ? run_tile<Product, kTileRows, 1, kTileRows> : run_tile<Product, kTileRows, kTilePanels, kTileRows>;
+}
+
+// What a task needs to know.
+template <class Kind>
+struct Matmul {
+  using In = typename Kind::In;
+  static constexpr int64_t kChainSteps = kChain / Kind::kPerStep;
+
+  const MatmulArgs& args;
+  int64_t k;
+  MatmulBlocks blocks;
+  const float* panels;  // all of b as the kernel reads it, or null: tasks pack their columns
+  std::byte* scratch;   // of the workers
+  bool bare;
+  Finish finish;
+
+  void task(int64_t index, int worker) const;
+  void rows_block(Tile& tile, int64_t k0, int64_t kc, int64_t m0, int64_t rows, int64_t n0, int64_t columns, float* packed) const;
+  void pack_b(int64_t k0, int64_t kc, int64_t n0, int64_t columns, int64_t panel_elems, float* out) const;
+  void pack_all(Pool& pool, float* out) const;
+};
+
+// Panels of b[k0 .. k0 + kc, n0 .. n0 + columns], panel_elems apart.
+template <class Kind>
+void Matmul<Kind>::pack_b(int64_t k0, int64_t kc, int64_t n0, int64_t columns, int64_t panel_elems, float* out) const {
+  const ConstTensorView& b = args.b.data;
+  if (args.b.pack == Pack::plain && !args.b_trans)
+    return Kind::b_columns(at<const In>(b, k0, n0), b.stride[0], columns, kc, panel_elems, out);
+  for (int64_t n = 0; n < columns; n += kLanes, out += panel_elems) {
+    if (args.b.pack == Pack::plain) {
+      const int part = static_cast<int>(std::min<int64_t>(kLanes, columns - n));
+      Kind::b_rows(at<const In>(b, n0 + n, k0), b.stride[0], part, kc, out);
+    } else if constexpr (!Kind::kReadsPanels) {
+      Kind::widen_panel(static_cast<const float*>(b.data) + (n0 + n) * ceil_div(k, 2) + k0 / 2 * kLanes, kc, out);
+    }
+  }
+}
+
+// Packs all of b, where several tasks read the same columns.
+template <class Kind>
+void Matmul<Kind>::pack_all(Pool& pool, float* out) const {
+  constexpr int64_t kColumns = 4 * kLanes;
+  const int64_t n = blocks.n, steps = blocks.steps;
+  pool.parallel_for(ceil_div(n, kColumns), [&](int64_t group, int) {
+    const int64_t n0 = group * kColumns;
+    for (int64_t k0 = 0; k0 < k; k0 += kChain)
+      pack_b(k0, std::min(kChain, k - k0), n0, std::min(kColumns, n - n0), steps * kLanes,
+             out + n0 * steps + k0 / Kind::kPerStep * kLanes);
+  });
+}
+
+// The tiles of rows [m0, m0 + rows) x columns [n0, n0 + columns) for k in [k0, k0 + kc); tile.b is the first panel.
+template <class Kind>
+void Matmul<Kind>::rows_block(Tile& tile, int64_t k0, int64_t kc, int64_t m0, int64_t rows, int64_t n0, int64_t columns,
+                              float* packed) const {
+  const ConstTensorView& x = args.a;
+  const float* a = packed;
+  tile.a_row = tile.k;
+  if (args.a_trans) {
+    Kind::a_tiles(at<const In>(x, k0, m0), x.stride[0], rows, kc, packed);
+  } else if constexpr (Kind::kCopiesRows) {
+    Kind::a_rows(at<const In>(x, m0, k0), x.stride[0], rows, kc, packed);
+  } else {
+    a = at<const float>(x, m0, k0);
+    tile.a_row = x.stride[0];
+  }
+  const int64_t a_tile = args.a_trans ? tile_elems(tile.k) : kTileRows * tile.a_row;
+  const float* const b = tile.b;
+  for (int64_t n = 0; n < columns; n += kTileCols) {
+    tile.b = b + n / kLanes * tile.b_panel;
+    tile.n = n0 + n;
+    tile.cols = static_cast<int>(std::min<int64_t>(kTileCols, columns - n));
+    for (int64_t m = 0; m < rows; m += kTileRows) {
+      tile.a = a + m / kTileRows * a_tile;
+      tile.m = m0 + m;
+      tile.rows = static_cast<int>(std::min<int64_t>(kTileRows, rows - m));
+      kernel_for<typename Kind::Product>(args.a_trans, tile.rows, static_cast<int>(ceil_div(tile.cols, kLanes)))(tile);
+      if (blocks.chains > 1) tile.partial += kTileRows * kTileCols;
+    }
+  }
+  tile.b = b;
+}
+
+template <class Kind>
+void Matmul<Kind>::task(int64_t index, int worker) const {
+  const int64_t m0 = index % blocks.m_tasks * blocks.m_task, m1 = std::min(blocks.m, m0 + blocks.m_task);
+  const int64_t n0 = index / blocks.m_tasks * blocks.n_task, columns = std::min(blocks.n - n0, blocks.n_task);
+  auto* const partial = reinterpret_cast<float*>(scratch + worker * blocks.worker_bytes);
+  float* const packed_b = partial + blocks.partial_elems;
+  float* const packed_a = packed_b + blocks.b_elems;
+
+  Tile tile = {};
+  tile.args = &args;
+  tile.finish = finish;
+  tile.bare = bare;
+  for (int64_t chain = 0; chain < blocks.chains; ++chain) {
+    const int64_t k0 = chain * kChain, kc = std::min(kChain, k - k0);
+    tile.k = ceil_div(kc, Kind::kPerStep);
+    tile.first = chain == 0;
+    tile.last = chain + 1 == blocks.chains;
+    tile.partial = partial;
+    if (panels != nullptr) {
+      tile.b_panel = blocks.steps * kLanes;
+      tile.b = panels + n0 * blocks.steps + chain * kChainSteps * kLanes;
+    } else {
+      tile.b_panel = tile.k * kLanes;
+      tile.b = packed_b;
+      pack_b(k0, kc, n0, columns, tile.b_panel, packed_b);
+    }
+    for (int64_t m = m0; m < m1; m += blocks.m_block)
+      rows_block(tile, k0, kc, m, std::min(blocks.m_block, m1 - m), n0, columns, packed_a);
+  }
+}
+
+template <class Kind>
+Status run_matmul(Stream& stream, const MatmulArgs& args) {
+  using In = typename Kind::In;
+  if (args.out.elems() == 0) return {};
+  const int64_t k = args.a.dim[args.a_trans ? 0 : 1];
+  const bool ready = args.b.pack == Pack::panels && Kind::kReadsPanels;
+  const MatmulBlocks blocks = matmul_blocks({.m = args.out.dim[0], .n = args.out.dim[1], .steps = ceil_div(k, Kind::kPerStep),
+                                             .chain_steps = kChain / Kind::kPerStep, .tile_rows = kTileRows,
+                                             .tile_cols = kTileCols, .copies_rows = Kind::kCopiesRows && !args.a_trans,
+                                             .a_trans = args.a_trans, .b_ready = ready});
+  Pool& pool = stream.device().pool();
+  LLMOPS_ASSIGN(void* memory, stream.workspace(blocks.shared_bytes + pool.threads() * blocks.worker_bytes));
+  const bool bare = args.out.dtype == DType::f32 && !args.bias.present() && !args.residual.present() &&
+                    args.act == Activation::none && !args.act_backward.present();
+  Matmul<Kind> matmul = {args, k, blocks, nullptr, static_cast<std::byte*>(memory) + blocks.shared_bytes, bare,
+                         args.out.dtype == DType::f32 ? finish_tile<In, float> : finish_tile<In, bf16>};
+  if (ready) matmul.panels = static_cast<const float*>(args.b.data.data);
+  if (blocks.shared_bytes > 0) {
+    matmul.pack_all(pool, static_cast<float*>(memory));
+    matmul.panels = static_cast<const float*>(memory);
+  }
+  pool.parallel_for(blocks.m_tasks * blocks.n_tasks, [&](int64_t index, int worker) { matmul.task(index, worker); });
+  return {};
+}
+
+}  // namespace llmops::LLMOPS_ISA
