@@ -45,7 +45,7 @@ struct Reader {
     LLMOPS_ASSIGN(const int64_t size, count(sizeof(int64_t)));
     LLMOPS_ASSIGN(const auto part, bytes.take(static_cast<uint64_t>(size) * sizeof(int64_t)));
     std::vector<int64_t> values(static_cast<size_t>(size));
-    std::memcpy(values.data(), part.data(), part.size());
+    if (size > 0) std::memcpy(values.data(), part.data(), part.size());
     return values;
   }
 };
