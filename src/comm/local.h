@@ -102,7 +102,7 @@ class LocalCommunicator final : public Communicator {
   Result<SharedBuffer> alloc(int64_t bytes, Category category, bool common);
 
   // local_collectives.cpp: data moves
-  Status enqueue(Stream& stream, Notice call, ConstTensorView in, TensorView out);
+  Status enqueue(Stream& stream, const Notice& shape, ConstTensorView in, TensorView out);
   Status run(const Notice& mine, const char* in, char* out);
   Status run_all_reduce(const Notice& mine, char* data);
   Status run_all_gather(const Notice& mine, const char* in, char* out);

@@ -43,7 +43,8 @@ Status check_view(const char* call, const ConstTensorView& view) {
   return Status();
 }
 
-Status LocalCommunicator::enqueue(Stream& stream, Notice call, ConstTensorView in, TensorView out) {
+Status LocalCommunicator::enqueue(Stream& stream, const Notice& shape, ConstTensorView in, TensorView out) {
+  Notice call = shape;
   call.number = ++calls_issued_;
   const bool shows_input = call.call != Call::broadcast || call.root == rank_;
   if (in.present() && shows_input)
@@ -58,8 +59,7 @@ Status LocalCommunicator::all_reduce(Stream& stream, TensorView data, ReduceOp o
   LLMOPS_TRY(check_view("all_reduce", data));
   if (!is_reducible(data.dtype))
     return usage_error(fmt::format("all_reduce: found {}, expected F32, F64 or I64", info(data.dtype).name));
-  Notice call = call_of(Call::all_reduce, data, data.elems(), op);
-  return enqueue(stream, call, data, data);
+  return enqueue(stream, call_of(Call::all_reduce, data, data.elems(), op), data, data);
 }
 
 Status LocalCommunicator::all_gather(Stream& stream, ConstTensorView mine, TensorView all) {
