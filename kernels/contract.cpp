@@ -176,6 +176,10 @@ Contract& Contract::finite(const char* name, float value) {
   if (!std::isfinite(value)) fail(fmt::format("{} is {}, expected a finite number", name, value));
   return *this;
 }
+Contract& Contract::aligned(const char* name, const void* data) {
+  if (reinterpret_cast<uintptr_t>(data) % 64 != 0) fail(fmt::format("{} is not aligned to 64 bytes", name));
+  return *this;
+}
 Contract& Contract::positive(const char* name, float value) {
   if (!(std::isfinite(value) && value > 0))
     fail(fmt::format("{} is {}, expected a finite number above 0", name, value));

@@ -48,6 +48,7 @@ class Contract {
   // Scalars and relations: when `holds` is false, the message is "op: " + text.
   Contract& require(bool holds, std::string_view text);
   Contract& finite(const char* name, float value);
+  Contract& aligned(const char* name, const void* data);  // to 64 bytes, as every Buffer is
   Contract& positive(const char* name, float value);
 
   // Every output is apart from every other tensor; a pair (output, other) of `same_ok` may also be the very same view.

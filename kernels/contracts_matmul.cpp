@@ -32,7 +32,7 @@ Contract contract_of(const MatmulArgs& a, DeviceId device) {
     c.in("b", a.b.data, kT, a.b_trans ? "nk" : "kn", Layout::strided);
   } else {
     if (c.ok()) c.bind('W', matmul_pack_bytes(a.a.dtype, c.size('k'), c.size('n')));
-    c.in("b (panels)", a.b.data, kBytes, "W");
+    c.in("b (panels)", a.b.data, kBytes, "W").aligned("b (panels)", a.b.data.data);
   }
   c.maybe_in("bias", a.bias, kT, "n").maybe_in("residual", a.residual, kT, "mn", Layout::strided);
   c.maybe_out("aux", a.aux, kT, "mn", Layout::strided);
@@ -52,7 +52,7 @@ Contract contract_of(const MatmulPackArgs& a, DeviceId device) {
   Contract c("matmul_pack", device);
   c.in("b", a.b, kT, a.b_trans ? "nk" : "kn", Layout::strided);
   if (c.ok()) c.bind('W', matmul_pack_bytes(a.b.dtype, c.size('k'), c.size('n')));
-  c.out("out", a.out, kBytes, "W");
+  c.out("out", a.out, kBytes, "W").aligned("out", a.out.data);
   return c.apart();
 }
 

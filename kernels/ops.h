@@ -114,7 +114,7 @@ struct MatmulArgs {
 int64_t matmul_pack_bytes(DType dtype, int64_t k, int64_t n);
 struct MatmulPackArgs {
   ConstTensorView b;  // [n,k] with b_trans, else [k,n]
-  TensorView out;     // u8 [matmul_pack_bytes]
+  TensorView out;     // u8 [matmul_pack_bytes], 64-byte aligned
   bool b_trans;
 };
 

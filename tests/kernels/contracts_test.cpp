@@ -70,11 +70,13 @@ AdamwArgs adamw_args() {
 }
 
 TEST_CASE("contract: embedding and its gradient") {
-  refused<EmbeddingArgs>(embedding_args(), [](auto& a) { a.ids = tensor(kI64, {3}); }, {"embedding: ids is I64 [3]", "I32"});
+  refused<EmbeddingArgs>(embedding_args(), [](auto& a) { a.ids = tensor(kI64, {3}); },
+                         {"embedding: ids is I64 [3]", "I32"});
   refused<EmbeddingArgs>(embedding_args(), [](auto& a) { a.pos_table = {}; }, {"positions and pos_table"});
   refused<EmbeddingArgs>(embedding_args(), [](auto& a) { a.out = tensor(kF32, {3, 5}); },
                          {"embedding: out is F32 [3,5]", "[n=3,d=4]"});
-  const EmbeddingBackwardArgs back = {tensor(kI32, {3}), {}, tensor(kBf16, {3, 4}), tensor(kF32, {9, 4}), {}, false, false};
+  const EmbeddingBackwardArgs back = {
+      tensor(kI32, {3}), {}, tensor(kBf16, {3, 4}), tensor(kF32, {9, 4}), {}, false, false};
   refused<EmbeddingBackwardArgs>(back, [](auto& a) { a.dtable = tensor(kBf16, {9, 4}); },
                                  {"embedding_backward: dtable is BF16 [9,4]", "F32"});
 }
@@ -96,11 +98,17 @@ TEST_CASE("contract: the norms") {
   in_place.dout = in_place.dx;
   CHECK(message(in_place) == "");
 
-  refused<RmsNormArgs>(rms_norm_args(), [](auto& a) { a.rstd = tensor(kF32, {6}); }, {"rms_norm: rstd is F32 [6]", "[n=3,h=2]"});
-  refused<RmsNormArgs>(rms_norm_args(), [](auto& a) { a.out = tensor(kBf16, {3, 2, 8}); }, {"rms_norm: out is BF16", "F32"});
+  refused<RmsNormArgs>(rms_norm_args(), [](auto& a) { a.rstd = tensor(kF32, {6}); },
+                       {"rms_norm: rstd is F32 [6]", "[n=3,h=2]"});
+  refused<RmsNormArgs>(rms_norm_args(),
+                       [](auto& a) {
+                         a.out = tensor(kBf16, {3, 2, 8});
+                       },
+                       {"rms_norm: out is BF16", "F32"});
   const RmsNormBackwardArgs rms = {tensor(kF32, {3, 8}), tensor(kF32, {3, 8}), tensor(kF32, {8}), tensor(kF32, {3}),
                                    {},                   tensor(kF32, {3, 8}), tensor(kF32, {8}), false};
-  refused<RmsNormBackwardArgs>(rms, [](auto& a) { a.dweight = tensor(kF32, {7}); }, {"rms_norm_backward: dweight", "[d=8]"});
+  refused<RmsNormBackwardArgs>(rms, [](auto& a) { a.dweight = tensor(kF32, {7}); },
+                               {"rms_norm_backward: dweight", "[d=8]"});
 }
 
 TEST_CASE("contract: matmul, packing and the bias gradient") {
@@ -108,7 +116,11 @@ TEST_CASE("contract: matmul, packing and the bias gradient") {
   refused<MatmulArgs>(good, [](auto& a) { a.b_trans = false; }, {"matmul: b is F32 [7,5]", "[k=5,n=7]"});
   refused<MatmulArgs>(good, [](auto& a) { a.a = tensor(DType::f16, {3, 5}); }, {"matmul: a is F16", "F32 or BF16"});
   refused<MatmulArgs>(good, [](auto& a) { a.accumulate = true, a.act = Activation::gelu_erf; }, {"matmul: accumulate"});
-  refused<MatmulArgs>(good, [](auto& a) { a.accumulate = true, a.residual = tensor(kF32, {3, 7}); }, {"matmul: accumulate"});
+  refused<MatmulArgs>(good,
+                      [](auto& a) {
+                        a.accumulate = true, a.residual = tensor(kF32, {3, 7});
+                      },
+                      {"matmul: accumulate"});
   refused<MatmulArgs>(good, [](auto& a) { a.aux = tensor(kF32, {3, 7}); }, {"matmul: aux"});
   refused<MatmulArgs>(good, [](auto& a) { a.act_backward = tensor(kF32, {3, 7}); }, {"matmul: act_backward"});
   refused<MatmulArgs>(good, [](auto& a) { a.b.pack = Pack::panels; }, {"matmul: b (panels)", "U8"});
@@ -120,8 +132,11 @@ TEST_CASE("contract: matmul, packing and the bias gradient") {
 
   const MatmulPackArgs pack = {tensor(kF32, {7, 5}), tensor(DType::u8, {matmul_pack_bytes(kF32, 5, 7)}), true};
   refused<MatmulPackArgs>(pack, [](auto& a) { a.out = tensor(DType::u8, {4}); }, {"matmul_pack: out is U8 [4]"});
+  refused<MatmulPackArgs>(pack, [](auto& a) { a.out.data = static_cast<char*>(a.out.data) + 4; },
+                          {"matmul_pack: out is not aligned to 64 bytes"});
   const BiasBackwardArgs bias = {tensor(kBf16, {3, 7}), tensor(kF32, {7}), false};
-  refused<BiasBackwardArgs>(bias, [](auto& a) { a.dbias = tensor(kF32, {3}); }, {"bias_backward: dbias is F32 [3]", "[n=7]"});
+  refused<BiasBackwardArgs>(bias, [](auto& a) { a.dbias = tensor(kF32, {3}); },
+                            {"bias_backward: dbias is F32 [3]", "[n=7]"});
 }
 
 TEST_CASE("contract: rope and attention") {
@@ -130,7 +145,8 @@ TEST_CASE("contract: rope and attention") {
   refused<RopeArgs>(rope, [](auto& a) { a.cos_sin = tensor(kF32, {10, 5, 2}); }, {"rope: cos_sin", "e of x"});
   refused<RopeArgs>(rope, [](auto& a) { a.positions = tensor(kI32, {4}); }, {"rope: positions is I32 [4]", "[n=3]"});
   const AttentionArgs forward = attention_args();
-  refused<AttentionArgs>(forward, [](auto& a) { a.q_begin = tensor(kI32, {2}); }, {"attention: q_begin is I32 [2]", "S=3"});
+  refused<AttentionArgs>(forward, [](auto& a) { a.q_begin = tensor(kI32, {2}); },
+                         {"attention: q_begin is I32 [2]", "S=3"});
   refused<AttentionArgs>(forward, [](auto& a) { a.scale = INFINITY; }, {"attention: scale is inf"});
   refused<AttentionArgs>(forward, [](auto& a) { a.softcap = -1; }, {"attention: softcap"});
   refused<AttentionArgs>(forward, [](auto& a) { a.window = -1; }, {"attention: window"});
@@ -171,7 +187,8 @@ TEST_CASE("contract: elementwise ops") {
   AddArgs in_place = add;
   in_place.out.data = const_cast<void*>(in_place.b.data);
   CHECK(message(in_place) == "");
-  refused<AddArgs>(add, [](auto& a) { a.out.data = static_cast<char*>(const_cast<void*>(a.a.data)) + 4; }, {"add: out overlaps a"});
+  refused<AddArgs>(add, [](auto& a) { a.out.data = static_cast<char*>(const_cast<void*>(a.a.data)) + 4; },
+                   {"add: out overlaps a"});
   refused<AddArgs>(add, [](auto& a) { a.out.data = static_cast<char*>(a.out.data) + 2; }, {"add: out is not aligned"});
   const CastArgs cast = {tensor(kF32, {3}), tensor(kBf16, {3})};
   refused<CastArgs>(cast, [](auto& a) { a.out = tensor(kF32, {3}); }, {"cast: x and out have the same dtype"});
@@ -181,9 +198,11 @@ TEST_CASE("contract: elementwise ops") {
 TEST_CASE("contract: loss, optimizer, sampler") {
   const CrossEntropyArgs loss = {tensor(kBf16, {3, 8}), tensor(kI32, {3}), tensor(kF32, {3}), {}, 7, 1};
   refused<CrossEntropyArgs>(loss, [](auto& a) { a.vocab = 9; }, {"cross_entropy: vocab"});
-  refused<CrossEntropyArgs>(loss, [](auto& a) { a.losses = tensor(kBf16, {3}); }, {"cross_entropy: losses is BF16 [3]", "F32"});
+  refused<CrossEntropyArgs>(loss, [](auto& a) { a.losses = tensor(kBf16, {3}); },
+                            {"cross_entropy: losses is BF16 [3]", "F32"});
   const SquareSumsArgs squares = {tensor(kF32, {5000}), tensor(kF64, {2})};
-  refused<SquareSumsArgs>(squares, [](auto& a) { a.sums = tensor(kF64, {1}); }, {"square_sums: sums is F64 [1]", "[B=2]"});
+  refused<SquareSumsArgs>(squares, [](auto& a) { a.sums = tensor(kF64, {1}); },
+                          {"square_sums: sums is F64 [1]", "[B=2]"});
   const ClipScaleArgs clip = {tensor(kF64, {2}), tensor(kF32, {4}), 1};
   refused<ClipScaleArgs>(clip, [](auto& a) { a.clip = NAN; }, {"clip_scale: clip is nan"});
   refused<ClipScaleArgs>(clip, [](auto& a) { a.control = tensor(kF32, {3}); }, {"clip_scale: control", "[C=4]"});
@@ -198,8 +217,8 @@ TEST_CASE("contract: loss, optimizer, sampler") {
 }
 
 TEST_CASE("contract: the KV cache store and the sum") {
-  const KvStoreArgs store = {tensor(kF32, {3, 2, 8}), tensor(kF32, {3, 2, 8}), tensor(kI32, {3}), tensor(kF32, {9, 2, 8}),
-                             tensor(kF32, {9, 2, 8})};
+  const KvStoreArgs store = {tensor(kF32, {3, 2, 8}), tensor(kF32, {3, 2, 8}), tensor(kI32, {3}),
+                             tensor(kF32, {9, 2, 8}), tensor(kF32, {9, 2, 8})};
   refused<KvStoreArgs>(store, [](auto& a) { a.rows = tensor(kI32, {4}); }, {"kv_store: rows is I32 [4]", "[n=3]"});
   const SumArgs sum = {tensor(kF32, {3}), tensor(kF64, {1}), false};
   refused<SumArgs>(sum, [](auto& a) { a.out = tensor(kF32, {1}); }, {"sum: out is F32 [1]", "F64"});

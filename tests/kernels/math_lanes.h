@@ -1,5 +1,5 @@
-// The functions of kernels/math.h over arrays, once per instruction set. math_entries.h defines them in sources that set
-// LLMOPS_ISA.
+// The functions of kernels/math.h over arrays, once per instruction set. math_entries.h defines them in sources that
+// set LLMOPS_ISA.
 #pragma once
 
 #include <cstdint>

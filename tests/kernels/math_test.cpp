@@ -54,7 +54,8 @@ constexpr int kCount = 100'000;
 TEST_CASE("math: exp within 1.1 ulp, denormal results within one unit of the smallest") {
   CHECK(worst(baseline::exp_all, std::exp, spaced(-87.3, 88.72, kCount), Measure::ulps) < 1.1);
   CHECK(worst(baseline::exp_all, std::exp, spaced(-1e-3, 1e-3, kCount), Measure::ulps) < 1.1);
-  CHECK(worst(baseline::exp_all, std::exp, spaced(-103.9, -87.3, kCount), Measure::absolute) <= 1.5 * double(kDenormal));
+  CHECK(worst(baseline::exp_all, std::exp, spaced(-103.9, -87.3, kCount), Measure::absolute) <=
+        1.5 * double(kDenormal));
 }
 
 TEST_CASE("math: tanh within 2 ulp and odd") {

@@ -1,6 +1,6 @@
-// The oracle's own proof: every backward op of the ref table against central differences of its forward op. The table is
-// called below its contracts with f64 tensors, so nothing is rounded to f32 in between: with a step of 1e-5 the truncation
-// error is about 1e-10 of a third derivative near 1 and the rounding error about 1e-11; the bound is 1e-7.
+// The oracle's own proof: every backward op of the ref table against central differences of its forward op. The table
+// is called below its contracts with f64 tensors, so nothing is rounded to f32 in between: with a step of 1e-5 the
+// truncation error is about 1e-10 of a third derivative near 1 and the rounding error about 1e-11; the bound is 1e-7.
 #include <functional>
 
 #include "kernels/tables.h"
@@ -69,7 +69,8 @@ TEST_CASE("gradient check: embedding") {
 
 TEST_CASE("gradient check: layer_norm, with the residual's gradient") {
   GuardedTensor x = random({3, 7}, 1, 0.5), weight = random({7}, 2, 1), bias = random({7}, 3);
-  GuardedTensor out = random({3, 7}, 4), mean(kF64, {3}), rstd(kF64, {3}), dout = random({3, 7}, 5), dres = random({3, 7}, 6);
+  GuardedTensor out = random({3, 7}, 4), mean(kF64, {3}), rstd(kF64, {3}), dout = random({3, 7}, 5),
+                dres = random({3, 7}, 6);
   GuardedTensor dx(kF64, {3, 7}), dweight(kF64, {7}), dbias(kF64, {7});
   const LayerNormArgs forward = {x, {}, weight, bias, {}, out, mean, rstd, 1e-3f};
   const auto loss = [&] { return run(&OpTable::layer_norm, forward), dot(out, dout) + dot(x, dres); };
@@ -98,7 +99,8 @@ TEST_CASE("gradient check: rms_norm of rows and of heads") {
 TEST_CASE("gradient check: matmul as a linear layer, its bias and its fused activation") {
   for (Activation act : {Activation::gelu_tanh, Activation::gelu_erf}) {
     GuardedTensor x = random({3, 4}, 1), w = random({5, 4}, 2), bias = random({5}, 3), dout = random({3, 5}, 4);
-    GuardedTensor out = random({3, 5}, 5), aux(kF64, {3, 5}), dpre(kF64, {3, 5}), dx(kF64, {3, 4}), dw = random({5, 4}, 6);
+    GuardedTensor out = random({3, 5}, 5), aux(kF64, {3, 5}), dpre(kF64, {3, 5}), dx(kF64, {3, 4}),
+                  dw = random({5, 4}, 6);
     MatmulArgs forward = {};
     forward.a = x, forward.b.data = w, forward.b_trans = true, forward.out = out, forward.bias = bias;
     forward.aux = aux, forward.act = act;
@@ -145,18 +147,22 @@ TEST_CASE("gradient check: gelu and swiglu") {
     run(&OpTable::gelu_backward, {x, dout, dx, act});
     CHECK(gradient_error(x, dx, [&] { return run(&OpTable::gelu, {x, out, act}), dot(out, dout); }) == "");
   }
-  GuardedTensor x = random_tensor(kF64, {3, 10}, 1, {}, 4), out(kF64, {3, 5}), dout = random({3, 5}, 2), dx(kF64, {3, 10});
+  GuardedTensor x = random_tensor(kF64, {3, 10}, 1, {}, 4), out(kF64, {3, 5}), dout = random({3, 5}, 2),
+                dx(kF64, {3, 10});
   run(&OpTable::swiglu_backward, {x, dout, dx});
   CHECK(gradient_error(x, dx, [&] { return run(&OpTable::swiglu, {x, out}), dot(out, dout); }) == "");
 }
 
 TEST_CASE("gradient check: rope, whose backward is the inverse rotation") {
   GuardedTensor positions = tensor_of<int>(DType::i32, {0, 2, 1}), cos_sin(kF64, {3, 2, 2});
-  for (int64_t i = 0; i < 6; ++i) cos_sin.set(2 * i, std::cos(0.7 * double(i))), cos_sin.set(2 * i + 1, std::sin(0.7 * double(i)));
+  for (int64_t i = 0; i < 6; ++i)
+    cos_sin.set(2 * i, std::cos(0.7 * double(i))), cos_sin.set(2 * i + 1, std::sin(0.7 * double(i)));
   for (const bool interleaved : {false, true}) {
     GuardedTensor x = random({3, 2, 6}, 1), out(kF64, {3, 2, 6}), dout = random({3, 2, 6}, 2), dx(kF64, {3, 2, 6});
     run(&OpTable::rope, {dout, positions, cos_sin, dx, interleaved, true});
-    const auto loss = [&] { return run(&OpTable::rope, {x, positions, cos_sin, out, interleaved, false}), dot(out, dout); };
+    const auto loss = [&] {
+      return run(&OpTable::rope, {x, positions, cos_sin, out, interleaved, false}), dot(out, dout);
+    };
     CHECK(gradient_error(x, dx, loss) == "");
   }
 }
@@ -168,16 +174,18 @@ TEST_CASE("gradient check: attention, ragged, grouped, windowed, capped") {
   GuardedTensor kv_pos0 = tensor_of<int>(DType::i32, {0, 0, 12});
   for (const int32_t window : {0, 2})
     for (const float softcap : {0.0f, 1.5f}) {
-      GuardedTensor q = random({8, 4, 3}, 1), k = random({10, 2, 3}, 2), v = random({10, 2, 3}, 3), dout = random({8, 4, 3}, 4);
-      GuardedTensor out(kF64, {8, 4, 3}), lse(kF64, {8, 4}), dq(kF64, {8, 4, 3}), dk(kF64, {10, 2, 3}), dv(kF64, {10, 2, 3});
+      GuardedTensor q = random({8, 4, 3}, 1), k = random({10, 2, 3}, 2), v = random({10, 2, 3}, 3),
+                    dout = random({8, 4, 3}, 4);
+      GuardedTensor out(kF64, {8, 4, 3}), lse(kF64, {8, 4}), dq(kF64, {8, 4, 3}), dk(kF64, {10, 2, 3}),
+          dv(kF64, {10, 2, 3});
       const AttentionArgs forward = {q,       k,      v,      out,     lse,  q_begin, kv_begin,
                                      kv_len,  q_pos0, kv_pos0, 0.6f,   softcap, window};
       const auto loss = [&] { return run(&OpTable::attention, forward), dot(out, dout); };
       loss();
       CHECK(out.at(5 * 12) == 0);  // the first query of the third sequence
       CHECK(lse.at(5 * 4) == -std::numeric_limits<double>::infinity());
-      run(&OpTable::attention_backward, {q, k, v, out, dout, lse, q_begin, kv_begin, kv_len, q_pos0, kv_pos0, dq, dk, dv,
-                                         0.6f, softcap, window});
+      run(&OpTable::attention_backward,
+          {q, k, v, out, dout, lse, q_begin, kv_begin, kv_len, q_pos0, kv_pos0, dq, dk, dv, 0.6f, softcap, window});
       CHECK(gradient_error(q, dq, loss) == "");
       CHECK(gradient_error(k, dk, loss) == "");
       CHECK(gradient_error(v, dv, loss) == "");

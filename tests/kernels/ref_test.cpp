@@ -194,7 +194,8 @@ struct Draws {
   double temperature = 1, top_p = 1;
   int top_k = 0;
 };
-// How often each of the vocabulary {5, 6} = {ln 1, ln 2, ln 3, ln 2} and one padded column is drawn in `count` positions.
+// How often each of the vocabulary {5, 6} = {ln 1, ln 2, ln 3, ln 2} and one padded column is drawn in `count`
+// positions.
 std::vector<int> draw(const Draws& rule, int count) {
   GuardedTensor logits(kF32, {count, 5}), temperature(kF32, {count}), top_p(kF32, {count}), top_k(kI32, {count});
   GuardedTensor key(DType::i64, {count}), position(DType::i64, {count}), ids(kI32, {count});
@@ -227,6 +228,20 @@ TEST_CASE("ref: sample draws in proportion, cuts as told, and never a padded col
   near(draw({.temperature = 0}, 8000), {0, 0, 1, 0});
 }
 
+TEST_CASE("ref: sample names the row whose logits or rules cannot be used") {
+  const auto error = [](double logit, double temperature, int top_k, double top_p) {
+    auto device = open_device({.reference = true});  // its own: the failure sticks
+    GuardedTensor logits = matrix({2, 2}, {1, 2, logit, 0}), t = f32({1, temperature}), p = f32({1, top_p}), ids(kI32, {2});
+    GuardedTensor k = ints({0, top_k}), key = tensor_of<int>(DType::i64, {1, 1});
+    return run_on(*device, sample, {logits, t, k, p, key, key, ids, 2});
+  };
+  CHECK(error(0, 1, 0, 1) == "");
+  CHECK(error(INFINITY, 0, 0, 1) == "");  // greedy may take it
+  for (const std::string& text : {error(NAN, 1, 0, 1), error(INFINITY, 1, 0, 1), error(0, -1, 0, 1), error(0, NAN, 0, 1),
+                                  error(0, 1, -1, 1), error(0, 1, 0, 1.5), error(0, 1, 0, NAN)})
+    CHECK_MESSAGE(text.find("row 1: ") != std::string::npos, text);
+}
+
 TEST_CASE("ref: sum and kv_store") {
   GuardedTensor x = f32({1, 2, 0.5}), out(DType::f64, {1});
   out.set(0, 10);
@@ -234,7 +249,8 @@ TEST_CASE("ref: sum and kv_store") {
   CHECK(out.at(0) == 13.5);
   run_ref(sum, {x, out, false});
   CHECK(out.at(0) == 3.5);
-  GuardedTensor k = matrix({2, 1, 1}, {1, 2}), v = matrix({2, 1, 1}, {3, 4}), k_cache(kF32, {4, 1, 1}), v_cache(kF32, {4, 1, 1});
+  GuardedTensor k = matrix({2, 1, 1}, {1, 2}), v = matrix({2, 1, 1}, {3, 4}), k_cache(kF32, {4, 1, 1}),
+                v_cache(kF32, {4, 1, 1});
   k_cache.fill(0), v_cache.fill(0);
   run_ref(kv_store, {k, v, ints({3, 1}), k_cache, v_cache});
   CHECK(difference(k_cache, matrix({4, 1, 1}, {0, 2, 0, 1}), kExact) == "");

@@ -1,11 +1,12 @@
-// The harness of the kernel tests: tensors between guard bands, the devices to run on, and comparators that NaN cannot pass.
+// The harness of the kernel tests: tensors between guard bands, the devices to run on, and comparators that NaN cannot
+// pass.
 //
 //   GuardedTensor x = random_tensor(dtype, {3, 65}, 1, padded_strides({3, 65}, 7));
 //   GuardedTensor out(dtype, {3, 65});
 //   CHECK(against_reference(gelu, GeluArgs{x, out, Activation::gelu_tanh}, {{&out, {1e-6, 2e-6}}}) == "");
 //
-// runs the op on the ref table and on every device of devices(), compares, and compares the devices with each other bit by
-// bit. Guard bands are checked by the destructor of each tensor.
+// runs the op on the ref table and on every device of devices(), compares, and compares the devices with each other bit
+// by bit. Guard bands are checked by the destructor of each tensor.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -44,23 +45,24 @@ inline Dimensions padded_strides(const Dimensions& dims, int64_t gap) {
 
 // A host tensor. Before it, after it and in its stride gaps every byte is 0xff: a NaN when it is read as a float, and a
 // broken guard when it was written. Elements start as 0xff too ("never written"). The first element is aligned to its
-// own size only, as the contracts allow.
+// own size only, as the contracts allow; bytes (u8: packed panels) are aligned to 64, as theirs ask.
 class GuardedTensor {
  public:
   GuardedTensor(DType dtype, Dimensions dims, Dimensions strides = {}) {
     if (strides.empty()) strides = dense_strides(dims);
-    const int64_t bytes = info(dtype).block_bytes;
     int64_t last = 0;  // index of the last element; -1 when there is none
     for (size_t i = 0; i < dims.size(); ++i) last += (dims[i] - 1) * strides[i];
     if (std::count(dims.begin(), dims.end(), 0) > 0) last = -1;
-    raw_.assign(size_t(2 * kGuardBytes + bytes + (last + 1) * bytes), 0xff);
     view_.dtype = dtype;
+    bytes_ = 2 * kGuardBytes + size_t(last + 2) * elem_bytes();
+    lines_.resize(bytes_ / sizeof(Line) + 1);
+    std::memset(raw(), 0xff, bytes_);
     view_.rank = int8_t(dims.size());
     for (size_t i = 0; i < dims.size(); ++i) view_.dim[int(i)] = dims[i], view_.stride[int(i)] = strides[i];
-    view_.data = raw_.data() + kGuardBytes + bytes;
+    view_.data = raw() + first_byte();
   }
-  GuardedTensor(const GuardedTensor& other) : raw_(other.raw_), view_(other.view_) {
-    view_.data = raw_.data() + kGuardBytes + info(view_.dtype).block_bytes;
+  GuardedTensor(const GuardedTensor& other) : lines_(other.lines_), bytes_(other.bytes_), view_(other.view_) {
+    view_.data = raw() + first_byte();
   }
   GuardedTensor& operator=(const GuardedTensor&) = delete;
   ~GuardedTensor() {
@@ -117,19 +119,19 @@ class GuardedTensor {
     return fmt::format("[{}]", fmt::join(at, ","));
   }
   // Elements and guards, to run again from the same start.
-  std::vector<uint8_t> contents() const { return raw_; }
-  void restore(const std::vector<uint8_t>& contents) { std::memcpy(raw_.data(), contents.data(), raw_.size()); }
+  std::vector<uint8_t> contents() const { return {raw(), raw() + bytes_}; }
+  void restore(const std::vector<uint8_t>& contents) { std::memcpy(raw(), contents.data(), bytes_); }
 
   // "" or where a byte that is no element was written.
   std::string broken_guard() const {
-    std::vector<bool> used(raw_.size());
+    std::vector<bool> used(bytes_);
     for (int64_t i = 0; i < elems(); ++i) {
-      const size_t at = size_t(static_cast<const uint8_t*>(address(i)) - raw_.data());
+      const size_t at = size_t(static_cast<const uint8_t*>(address(i)) - raw());
       std::fill_n(used.begin() + std::ptrdiff_t(at), elem_bytes(), true);
     }
-    const int64_t first = static_cast<const uint8_t*>(view_.data) - raw_.data();
-    for (size_t i = 0; i < raw_.size(); ++i)
-      if (!used[i] && raw_[i] != 0xff)
+    const int64_t first = int64_t(first_byte());
+    for (size_t i = 0; i < bytes_; ++i)
+      if (!used[i] && raw()[i] != 0xff)
         return fmt::format("guard byte written at element {} of a tensor {} [{}]",
                            (int64_t(i) - first) / int64_t(elem_bytes()), info(view_.dtype).name,
                            fmt::join(view_.dim.v, view_.dim.v + view_.rank, ","));
@@ -137,7 +139,13 @@ class GuardedTensor {
   }
 
  private:
-  static constexpr int64_t kGuardBytes = 256;
+  static constexpr size_t kGuardBytes = 256;
+  struct alignas(64) Line {
+    uint8_t bytes[64];
+  };
+  uint8_t* raw() { return lines_.data()->bytes; }
+  const uint8_t* raw() const { return lines_.data()->bytes; }
+  size_t first_byte() const { return kGuardBytes + (view_.dtype == DType::u8 ? 0 : elem_bytes()); }
   template <class T>
   static T load(const void* p) {
     T x;
@@ -155,7 +163,8 @@ class GuardedTensor {
     return static_cast<char*>(view_.data) + at * int64_t(elem_bytes());
   }
 
-  std::vector<uint8_t> raw_;
+  std::vector<Line> lines_;
+  size_t bytes_ = 0;
   TensorView view_;
 };
 
@@ -273,9 +282,10 @@ struct Output {
   Bound bound;
 };
 
-// Runs op(args) on the ref table and on each device, from the same start contents of the outputs. "" or the first finding:
-// an error, an output out of bounds of the reference, or a device whose bits differ from the first one's. `bits` is false for
-// an op that may differ between instruction sets (BF16 dot products): then only devices of one Isa are compared.
+// Runs op(args) on the ref table and on each device, from the same start contents of the outputs. "" or the first
+// finding: an error, an output out of bounds of the reference, or a device whose bits differ from the first one's.
+// `bits` is false for an op that may differ between instruction sets (BF16 dot products): then only devices of one Isa
+// are compared.
 template <class Args>
 std::string against_reference(OpFunction<Args> op, const std::type_identity_t<Args>& args,
                               const std::vector<Output>& outputs, bool bits = true) {
