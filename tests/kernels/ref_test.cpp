@@ -231,14 +231,15 @@ TEST_CASE("ref: sample draws in proportion, cuts as told, and never a padded col
 TEST_CASE("ref: sample names the row whose logits or rules cannot be used") {
   const auto error = [](double logit, double temperature, int top_k, double top_p) {
     auto device = open_device({.reference = true});  // its own: the failure sticks
-    GuardedTensor logits = matrix({2, 2}, {1, 2, logit, 0}), t = f32({1, temperature}), p = f32({1, top_p}), ids(kI32, {2});
+    GuardedTensor logits = matrix({2, 2}, {1, 2, logit, 0}), t = f32({1, temperature}), p = f32({1, top_p}),
+                  ids(kI32, {2});
     GuardedTensor k = ints({0, top_k}), key = tensor_of<int>(DType::i64, {1, 1});
     return run_on(*device, sample, {logits, t, k, p, key, key, ids, 2});
   };
   CHECK(error(0, 1, 0, 1) == "");
   CHECK(error(INFINITY, 0, 0, 1) == "");  // greedy may take it
-  for (const std::string& text : {error(NAN, 1, 0, 1), error(INFINITY, 1, 0, 1), error(0, -1, 0, 1), error(0, NAN, 0, 1),
-                                  error(0, 1, -1, 1), error(0, 1, 0, 1.5), error(0, 1, 0, NAN)})
+  for (const std::string& text : {error(NAN, 1, 0, 1), error(INFINITY, 1, 0, 1), error(0, -1, 0, 1),
+                                  error(0, NAN, 0, 1), error(0, 1, -1, 1), error(0, 1, 0, 1.5), error(0, 1, 0, NAN)})
     CHECK_MESSAGE(text.find("row 1: ") != std::string::npos, text);
 }
 
