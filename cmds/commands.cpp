@@ -13,7 +13,9 @@ Command completion_command();
 Command help_command();
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> all = {tour_command(), train_command(), infer_run_command(), version_command(), completion_command(), help_command()};
+  static const std::vector<Command> all = {tour_command(),      train_command(),   infer_run_command(),
+                                           ckpt_verify_command(), ckpt_ls_command(), ckpt_export_command(),
+                                           version_command(),   completion_command(), help_command()};
   return all;
 }
 
