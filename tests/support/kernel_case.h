@@ -48,6 +48,8 @@ inline Dimensions padded_strides(const Dimensions& dims, int64_t gap) {
 // own size only, as the contracts allow; bytes (u8: packed panels) are aligned to 64, as theirs ask.
 class GuardedTensor {
  public:
+  static constexpr size_t kGuardBytes = 256;  // before the first element and after the last
+
   GuardedTensor(DType dtype, Dimensions dims, Dimensions strides = {}) {
     if (strides.empty()) strides = dense_strides(dims);
     int64_t last = 0;  // index of the last element; -1 when there is none
@@ -139,7 +141,6 @@ class GuardedTensor {
   }
 
  private:
-  static constexpr size_t kGuardBytes = 256;
   struct alignas(64) Line {
     uint8_t bytes[64];
   };
@@ -303,7 +304,7 @@ std::string against_reference(OpFunction<Args> op, const std::type_identity_t<Ar
     auto first = firsts.begin();
     while (first != firsts.end() && !bits && first->first != isa) ++first;
     const bool is_first = first == firsts.end();
-    if (is_first) first = firsts.insert(first, {isa, {}});
+    if (is_first) first = firsts.emplace(first, isa, std::vector<std::unique_ptr<GuardedTensor>>{});
     for (size_t i = 0; error.empty() && i < outputs.size(); ++i) {
       const GuardedTensor& got = *outputs[i].tensor;
       error = difference(got, *reference[i], outputs[i].bound);
