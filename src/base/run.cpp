@@ -53,6 +53,7 @@ void install_signal_handlers() {
   sigaction(SIGTERM, &action, nullptr);
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, nullptr);
+  sigaction(SIGXFSZ, &action, nullptr);  // a file size limit is then an error of the write, like a full disk
 }
 
 int cancel_signal() { return cancelled_by.load(std::memory_order_relaxed); }
