@@ -23,6 +23,7 @@ struct Range {
 struct Grouping {
   int64_t e, wide, heads, kv_heads, queries, rows;  // wide: e rounded up to 16; rows = queries * heads
 
+  int64_t query_of(int64_t row) const { return static_cast<uint32_t>(row) / static_cast<uint32_t>(heads); }
   int64_t blocks(const Sequence& seq) const { return (seq.q_count + queries - 1) / queries; }
 };
 
@@ -55,9 +56,8 @@ LLMOPS_INLINE Range within(int64_t lo, int64_t hi, int64_t begin, int64_t size) 
 
 // dst[rows, round_up_16(e)] f32 = src[rows, e], zero-padded.
 template <class T>
-void pack_rows(float* dst, const T* src, int64_t stride, int64_t rows, int64_t e) {
-  const int64_t wide = round_up_16(e);
-  for (int64_t r = 0; r < rows; ++r, src += stride, dst += wide) {
+void pack_rows(float* dst, int64_t dst_stride, const T* src, int64_t stride, int64_t rows, int64_t e) {
+  for (int64_t r = 0; r < rows; ++r, src += stride, dst += dst_stride) {
     int64_t x = 0;
     for (; x + 16 <= e; x += 16) store(dst + x, load(src + x));
     if (x < e) store(dst + x, load_n(src + x, static_cast<int>(e - x)));

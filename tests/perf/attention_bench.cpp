@@ -1,6 +1,6 @@
 // perf_attention: time per call and GFLOP/s of attention, forward and backward, by shape. Each shape is verified against the
 // reference first (on its first rows where it is long). FLOPs count visible pairs only: 4 e forward and 10 e backward each.
-// The best of many repetitions.   perf_attention [THREADS]
+// The best of many repetitions.   perf_attention [THREADS [PART_OF_NAME]]
 #include <fmt/format.h>
 
 #include <cmath>
@@ -154,7 +154,7 @@ double best_s(int threads, const std::function<void()>& call) {
   return best;
 }
 
-int run(int threads) {
+int run(int threads, std::string_view only) {
   auto device = Device::open_cpu({.threads = threads});
   must(device.status());
   auto reference = Device::open_cpu({.reference = true});
@@ -162,6 +162,7 @@ int run(int threads) {
   fmt::print("{:<28} {:>8} {:>11} {:>9} {:>11} {:>9} {:>9}\n", fmt::format("{}, {} threads", name_of((*device)->isa()), threads),
              "", "forward us", "GFLOP/s", "backward us", "GFLOP/s", "KV GB/s");
   for (const Shape& shape : kShapes) {
+    if (std::string_view(shape.name).find(only) == std::string_view::npos) continue;
     verify(**device, **reference, shape);
     Case c(**device, shape, shape.queries);
     Stream& stream = (*device)->compute();
@@ -178,4 +179,6 @@ int run(int threads) {
 }  // namespace
 }  // namespace llmops
 
-int main(int argc, char** argv) { return llmops::run(argc > 1 ? std::max(1, std::atoi(argv[1])) : 2); }
+int main(int argc, char** argv) {
+  return llmops::run(argc > 1 ? std::max(1, std::atoi(argv[1])) : 2, argc > 2 ? argv[2] : "");
+}

@@ -25,8 +25,10 @@ constexpr int64_t kPartialFloatsMax = 8 << 20;  // 32 MiB of stored partials; be
 struct Partial {
   float *m, *l, *a;
 
-  static int64_t floats(const Grouping& g) { return round_up_16(2 * g.rows) + g.rows * g.wide; }
-  static Partial at(float* base, const Grouping& g) { return {base, base + g.rows, base + round_up_16(2 * g.rows)}; }
+  static int64_t floats(const Grouping& g) { return 2 * round_up_16(g.rows) + g.rows * g.wide; }
+  static Partial at(float* base, const Grouping& g) {
+    return {base, base + round_up_16(g.rows), base + 2 * round_up_16(g.rows)};
+  }
 };
 
 // The scratch of one worker.
@@ -35,7 +37,7 @@ struct Scratch {
   Partial block;
 
   static int64_t floats(const Grouping& g) {
-    return g.rows * g.wide + 2 * kChunk * g.wide + kTileRows * kChunk + kTileRows * g.wide + round_up_16(Partial::floats(g));
+    return g.rows * g.wide + 2 * kChunk * g.wide + kTileRows * kChunk + kTileRows * g.wide + Partial::floats(g);
   }
   static Scratch at(float* base, const Grouping& g) {
     Scratch s;
@@ -63,8 +65,8 @@ LLMOPS_INLINE F32x16 lane_numbers() {
   return load(kLane);
 }
 
-// Scores of one row to probabilities, in place over the vectors of `keys`; gives the row's m and l of this chunk.
-LLMOPS_INLINE void softmax(float* s, Range keys, float scale, float softcap, float& m, float& l) {
+// Scaled, capped and masked scores of one row, in place over the vectors of `keys`; their maximum.
+LLMOPS_INLINE float mask_scores(float* s, Range keys, float scale, float softcap) {
   const F32x16 none = set1(-__builtin_inff());
   const int32_t begin = keys.lo & ~15;
   F32x16 top = none;
@@ -76,14 +78,18 @@ LLMOPS_INLINE void softmax(float* s, Range keys, float scale, float softcap, flo
     top = max(top, x);
     store(s + j, x);
   }
-  m = fold_max(top);
+  return fold_max(top);
+}
+
+// Masked scores to weights exp(s - m), in place; their sum. A masked key weighs 0.
+LLMOPS_INLINE float exp_scores(float* s, Range keys, float m) {
   F32x16 sum = zero();
-  for (int32_t j = begin; j < keys.hi; j += 16) {
-    const F32x16 p = exp(load(s + j) - set1(m));  // 0 for a masked key
+  for (int32_t j = keys.lo & ~15; j < keys.hi; j += 16) {
+    const F32x16 p = exp(load(s + j) - set1(m));
     sum = sum + p;
     store(s + j, p);
   }
-  l = fold_sum(sum);
+  return fold_sum(sum);
 }
 
 LLMOPS_INLINE float exp_of(float x) {
@@ -161,18 +167,18 @@ class Forward {
   void clear(const Partial& p) const { std::fill_n(p.l, g_.rows, 0.0f); }
 
   void pack_queries(const Task& task, const Scratch& scratch) const {
-    for (int64_t i = 0; i < task.q_count; ++i) {
-      const int64_t row = sequences_[task.sequence].q_begin + task.q_first + i;
+    const int64_t row = sequences_[task.sequence].q_begin + task.q_first;
+    for (int64_t j = 0; j < g_.heads; ++j) {
       const T* q = static_cast<const T*>(args_.q.data) + row * args_.q.stride[0] +
-                   task.kv_head * g_.heads * args_.q.stride[1];
-      pack_rows(scratch.q + i * g_.heads * g_.wide, q, args_.q.stride[1], g_.heads, g_.e);
+                   (task.kv_head * g_.heads + j) * args_.q.stride[1];
+      pack_rows(scratch.q + j * g_.wide, g_.heads * g_.wide, q, args_.q.stride[0], task.q_count, g_.e);
     }
   }
 
   // The keys that row r of the task sees in a chunk.
   Range keys_of(const Task& task, const Sequence& seq, int64_t r, int64_t chunk) const {
     int64_t lo, hi;
-    visible(seq, seq.q_pos + task.q_first + r / g_.heads, args_.window, lo, hi);
+    visible(seq, seq.q_pos + task.q_first + g_.query_of(r), args_.window, lo, hi);
     return within(lo, hi, chunk * kChunk, kChunk);
   }
 
@@ -186,7 +192,7 @@ class Forward {
       return static_cast<const T*>(view.data) + row * view.stride[0] + task.kv_head * view.stride[1];
     };
     pack_transposed(scratch.k, at(args_.k), args_.k.stride[0], keys, g_.e);
-    pack_rows(scratch.v + keys.lo * g_.wide, at(args_.v), args_.v.stride[0], keys.hi - keys.lo, g_.e);
+    pack_rows(scratch.v + keys.lo * g_.wide, g_.wide, at(args_.v), args_.v.stride[0], keys.hi - keys.lo, g_.e);
     for (int64_t r = 0; r < rows; r += kTileRows) {
       Range seen[kTileRows];
       const int64_t count = std::min<int64_t>(kTileRows, rows - r);
@@ -206,24 +212,28 @@ class Forward {
                  (all.hi + 15) / 16);
     float m[kTileRows], l[kTileRows];
     for (int64_t i = 0; i < count; ++i)
-      softmax(scratch.scores + i * kChunk, seen[i], args_.scale, args_.softcap, m[i], l[i]);
+      m[i] = mask_scores(scratch.scores + i * kChunk, seen[i], args_.scale, args_.softcap);
+    for (int64_t i = 0; i < count; ++i) l[i] = exp_scores(scratch.scores + i * kChunk, seen[i], m[i]);
     product_tile({scratch.scores, kChunk, 1, scratch.v, g_.wide, 16, scratch.tile, g_.wide, false}, count, seen, 0,
                  g_.wide / 16);
     for (int64_t i = 0; i < count; ++i)
       if (seen[i].lo < seen[i].hi) merge(to, r + i, m[i], l[i], scratch.tile + i * g_.wide, g_.wide);
   }
 
+  // m becomes lse. (0 / 0 and log(0) of rows that saw nothing are replaced.)
   void write(const Task& task, const Partial& block) const {
-    const int64_t first = sequences_[task.sequence].q_begin + task.q_first;
-    for (int64_t r = 0; r < task.q_count * g_.heads; ++r) {
-      const int64_t row = first + r / g_.heads, head = task.kv_head * g_.heads + r % g_.heads;
-      const bool empty = block.l[r] == 0;
+    const int64_t first = sequences_[task.sequence].q_begin + task.q_first, rows = task.q_count * g_.heads;
+    for (int64_t r = 0; r < rows; r += 16) {
+      const F32x16 l = load(block.l + r), some = log(l) + load(block.m + r);
+      store(block.m + r, select(less_equal(l, zero()), set1(-__builtin_inff()), some));
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = first + g_.query_of(r), head = task.kv_head * g_.heads + r - g_.query_of(r) * g_.heads;
       float* a = block.a + r * g_.wide;
+      const bool empty = block.l[r] == 0;
       for (int64_t x = 0; x < g_.wide; x += 16) store(a + x, empty ? zero() : load(a + x) / set1(block.l[r]));
       unpack_row(static_cast<T*>(args_.out.data) + row * args_.out.stride[0] + head * args_.out.stride[1], a, g_.e);
-      float lanes[16];
-      store(lanes, log(set1(block.l[r])) + set1(block.m[r]));
-      static_cast<float*>(args_.lse.data)[row * args_.lse.stride[0] + head] = empty ? -__builtin_inff() : lanes[0];
+      static_cast<float*>(args_.lse.data)[row * args_.lse.stride[0] + head] = block.m[r];
     }
   }
 
@@ -258,7 +268,7 @@ Status run(Stream& stream, const AttentionArgs& args) {
   const bool stores = tasks < 2 * pool.threads() && chunks > 3 && tasks * chunks * Partial::floats(g) <= kPartialFloatsMax;
   const int64_t spans = stores ? std::min(chunks, 4 * pool.threads() / tasks + 1) : 1;
 
-  const int64_t index_floats = round_up_16(2 * sequences.count), scratch_floats = round_up_16(Scratch::floats(g));
+  const int64_t index_floats = round_up_16(2 * sequences.count), scratch_floats = Scratch::floats(g);
   const int64_t stored_floats = stores ? tasks * chunks * Partial::floats(g) : 0;
   LLMOPS_ASSIGN(void* workspace, stream.workspace((index_floats + pool.threads() * scratch_floats + stored_floats) * 4));
   int64_t* first = static_cast<int64_t*>(workspace);

@@ -106,14 +106,15 @@ class Backward {
   }
 
   void pack_block(const Sequence& seq, const Pair& pair, const Scratch& s) const {
-    const int64_t head = pair.kv_head * g_.heads;
-    for (int64_t i = 0; i < pair.q_count; ++i) {
-      const int64_t row = seq.q_begin + pair.q_first + i, to = i * g_.heads;
-      pack_rows(s.q + to * g_.wide, at(args_.q, row, head), args_.q.stride[1], g_.heads, g_.e);
-      pack_rows(s.dout + to * g_.wide, at(args_.dout, row, head), args_.dout.stride[1], g_.heads, g_.e);
-      for (int64_t j = 0; j < g_.heads; ++j) {
-        s.lse[to + j] = static_cast<const float*>(args_.lse.data)[row * args_.lse.stride[0] + head + j];
-        s.d[to + j] = dot(s.dout + (to + j) * g_.wide, at(args_.out, row, head + j));
+    const int64_t first = seq.q_begin + pair.q_first, step = g_.heads * g_.wide;
+    for (int64_t j = 0; j < g_.heads; ++j) {
+      const int64_t head = pair.kv_head * g_.heads + j;
+      pack_rows(s.q + j * g_.wide, step, at(args_.q, first, head), args_.q.stride[0], pair.q_count, g_.e);
+      pack_rows(s.dout + j * g_.wide, step, at(args_.dout, first, head), args_.dout.stride[0], pair.q_count, g_.e);
+      for (int64_t i = 0; i < pair.q_count; ++i) {
+        const int64_t r = i * g_.heads + j;
+        s.lse[r] = static_cast<const float*>(args_.lse.data)[(first + i) * args_.lse.stride[0] + head];
+        s.d[r] = dot(s.dout + r * g_.wide, at(args_.out, first + i, head));
       }
     }
     std::fill_n(s.dq, g_.rows * g_.wide, 0.0f);
@@ -135,7 +136,7 @@ class Backward {
     const T *k = at(args_.k, row, pair.kv_head), *v = at(args_.v, row, pair.kv_head);
     pack_transposed(s.k, k, args_.k.stride[0], keys, g_.e);
     pack_transposed(s.v, v, args_.v.stride[0], keys, g_.e);
-    pack_rows(s.k_rows + keys.lo * g_.wide, k, args_.k.stride[0], keys.hi - keys.lo, g_.e);
+    pack_rows(s.k_rows + keys.lo * g_.wide, g_.wide, k, args_.k.stride[0], keys.hi - keys.lo, g_.e);
   }
 
   // p and ds of the pair. Entries of masked keys hold anything: the sums leave them out.
@@ -145,8 +146,8 @@ class Backward {
     std::fill_n(whole, kTileRows, Range{0, static_cast<int32_t>(g_.e)});
     for (int64_t r = 0; r < rows; r += kTileRows) {
       const int64_t count = std::min<int64_t>(kTileRows, rows - r);
-      const int64_t lo = keys_of(seq, pair, r / g_.heads).lo / 16;
-      const int64_t hi = (keys_of(seq, pair, (r + count - 1) / g_.heads).hi + 15) / 16;
+      const int64_t lo = keys_of(seq, pair, g_.query_of(r)).lo / 16;
+      const int64_t hi = (keys_of(seq, pair, g_.query_of(r + count - 1)).hi + 15) / 16;
       if (lo >= hi) continue;
       float *p = s.p + r * kScoreRow, *ds = s.ds + r * kScoreRow;
       product_tile({s.q + r * g_.wide, g_.wide, 1, s.k, 16, 16 * g_.e, p, kScoreRow, false}, count, whole, lo, hi);
@@ -177,7 +178,7 @@ class Backward {
     for (int64_t r = 0; r < rows; r += kTileRows) {
       Range seen[kTileRows];
       const int64_t count = std::min<int64_t>(kTileRows, rows - r);
-      for (int64_t i = 0; i < count; ++i) seen[i] = keys_of(seq, pair, (r + i) / g_.heads);
+      for (int64_t i = 0; i < count; ++i) seen[i] = keys_of(seq, pair, g_.query_of(r + i));
       product_tile({s.ds + r * kScoreRow, kScoreRow, 1, s.k_rows, g_.wide, 16, s.dq + r * g_.wide, g_.wide, true}, count,
                    seen, 0, g_.wide / 16);
     }
