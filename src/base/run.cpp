@@ -1,6 +1,7 @@
 #include "base/run.h"
 
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,9 +17,21 @@ std::atomic<LogLevel> level_now{LogLevel::normal};
 std::atomic<int> cancelled_by{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 
+// timeout(1) and some launchers signal the process and then its whole group: that is one request, not two.
+constexpr int64_t kRepeatNs = 200'000'000;
+std::atomic<int64_t> cancelled_at_ns{0};
+static_assert(std::atomic<int64_t>::is_always_lock_free);
+
+int64_t monotonic_ns() {  // async-signal-safe
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
 void on_signal(int signal) {
   int none = 0;
-  if (cancelled_by.compare_exchange_strong(none, signal)) return;
+  if (cancelled_by.compare_exchange_strong(none, signal)) return cancelled_at_ns.store(monotonic_ns());
+  if (monotonic_ns() - cancelled_at_ns.load() < kRepeatNs) return;
   ::signal(signal, SIG_DFL);
   ::raise(signal);  // blocked while its handler runs: ends the process on return
 }

@@ -50,10 +50,19 @@ TEST_CASE("the first signal asks, the second ends the process") {
   const int twice = in_child([] {
     install_signal_handlers();
     raise(SIGINT);
+    usleep(250'000);
     raise(SIGINT);
   });
   CHECK(WIFSIGNALED(twice));
   CHECK(WTERMSIG(twice) == SIGINT);
+
+  const int echo = in_child([] {  // timeout(1) signals the process, then its group: one request
+    install_signal_handlers();
+    raise(SIGTERM);
+    raise(SIGTERM);
+    _exit(9);
+  });
+  CHECK(WIFEXITED(echo));
 }
 
 TEST_CASE("a closed pipe is an error of write, not the death of the process") {
