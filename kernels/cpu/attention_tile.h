@@ -1,10 +1,10 @@
 // What the forward and the backward pass of attention share: sequences, packing, and one small matrix product.
 // Included after kernels/cpu/vec.h and kernels/math.h by sources of kernels/cpu/isa.
 //
-// Both passes walk pairs of (block of query rows, chunk of keys). A "row" is one (query, head of the group) pair, queries
-// outermost, so all query heads of a KV head share the packed keys. Everything is packed to f32 first: keys transposed in
-// blocks of 16 (a vector holds 16 keys at one e), rows padded to a multiple of 16 e. So the loops below know neither strides,
-// nor bf16, nor tails, and a decode step streams each cache line once.
+// Both passes walk pairs of (block of query rows, chunk of keys). A "row" is one (query, head of the group) pair,
+// queries outermost, so all query heads of a KV head share the packed keys. Everything is packed to f32 first: keys
+// transposed in blocks of 16 (a vector holds 16 keys at one e), rows padded to a multiple of 16 e. So the loops below
+// know neither strides, nor bf16, nor tails, and a decode step streams each cache line once.
 #pragma once
 
 namespace llmops::LLMOPS_ISA {
@@ -122,9 +122,9 @@ void pack_transposed(float* dst, const T* src, int64_t stride, Range keys, int64
   }
 }
 
-// c[r][n] (+)= the ascending fma chain over x in range[r] of a[r * a_row + x * a_x] * b[x * b_x + n], n = 16 v + lane with
-// vector v of b at b + v * b_vec. The chain starts at 0; with `add` its end is added to c. A row's bits depend on nothing
-// but its own range and data.
+// c[r][n] (+)= the ascending fma chain over x in range[r] of a[r * a_row + x * a_x] * b[x * b_x + n], n = 16 v + lane
+// with vector v of b at b + v * b_vec. The chain starts at 0; with `add` its end is added to c. A row's bits depend on
+// nothing but its own range and data.
 struct Product {
   const float* a;
   int64_t a_row, a_x;
@@ -171,7 +171,8 @@ LLMOPS_INLINE void tile_columns(const Product& p, const Range* range, Range shar
 
 // Vectors per tile: enough independent chains to hide the latency of fma (8 vectors of 8 or 16 lanes in flight).
 constexpr int tile_vectors(int rows) {
-  return LLMOPS_ISA_LEVEL == 3 ? (rows == 1 ? 8 : rows == 2 ? 4 : rows == 3 ? 3 : 2) : rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+  if (LLMOPS_ISA_LEVEL == 3) return rows == 1 ? 8 : rows == 2 ? 4 : rows == 3 ? 3 : 2;
+  return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
 }
 
 template <int kRows>

@@ -1,5 +1,5 @@
-// Attention, forward and backward: against the reference, and the promise that a row's bits depend on nothing but its query
-// and the keys it sees.
+// Attention, forward and backward: against the reference, and the promise that a row's bits depend on nothing but its
+// query and the keys it sees.
 #include "support/kernel_case.h"
 
 namespace llmops::test {
@@ -67,23 +67,24 @@ struct Case {
 
   float scale() const { return float(1 / std::sqrt(double(shape.e))); }
   AttentionArgs forward() const {
-    return {q,      heads_of(kv, 0, shape.kv_heads), heads_of(kv, shape.kv_heads, shape.kv_heads), out, lse,
+    return {q, heads_of(kv, 0, shape.kv_heads), heads_of(kv, shape.kv_heads, shape.kv_heads), out, lse,
             q_begin, kv_begin, kv_len, q_pos0, kv_pos0, scale(), shape.softcap, shape.window};
   }
   AttentionBackwardArgs backward() const {
     const int64_t k = shape.kv_heads;
-    return {q,      heads_of(kv, 0, k), heads_of(kv, k, k), out, dout, lse, q_begin, kv_begin, kv_len, q_pos0, kv_pos0, dq,
-            heads_of(dkv, 0, k), heads_of(dkv, k, k), scale(), shape.softcap, shape.window};
+    return {q, heads_of(kv, 0, k), heads_of(kv, k, k), out, dout, lse, q_begin, kv_begin, kv_len, q_pos0,
+            kv_pos0, dq, heads_of(dkv, 0, k), heads_of(dkv, k, k), scale(), shape.softcap, shape.window};
   }
 
   Shape shape;
   GuardedTensor q, kv, out, lse, dout, dq, dkv, q_begin, kv_begin, kv_len, q_pos0, kv_pos0;
 };
 
-// Odd head sizes, groups, windows that do and do not cross a chunk, caches that begin anywhere, sequences without queries
-// or keys or both, queries before the first key, more heads per KV head than a block has rows.
+// Odd head sizes, groups, windows that do and do not cross a chunk, caches that begin anywhere, sequences without
+// queries or keys or both, queries before the first key, more heads per KV head than a block has rows.
 std::vector<Shape> shapes() {
-  const std::vector<Seq> ragged = {{7, 7, 0, 0}, {0, 0, 0, 0}, {13, 13, 0, 0}, {1, 1, 0, 0}, {0, 5, 0, 0}, {4, 0, 0, 0}};
+  const std::vector<Seq> ragged = {{7, 7, 0, 0}, {0, 0, 0, 0}, {13, 13, 0, 0},
+                                   {1, 1, 0, 0}, {0, 5, 0, 0}, {4, 0, 0, 0}};
   return {
       {1, 1, 1, {{9, 9, 0, 0}}},
       {12, 2, 2, ragged},
@@ -100,16 +101,17 @@ std::vector<Shape> shapes() {
 constexpr double kUnit = 0x1p-24;
 
 // Elements of q, k, v and dout are uniform in [-1, 1). A chain of e products of random sign keeps partial sums near
-// sqrt(e) / 3 and rounds each once: its error is below e * kUnit at 4 sigma, so a score, scaled by 1 / sqrt(e), is off by at
-// most sqrt(e) * kUnit, and a softcap adds the error of tanh, 2 ulp of at most softcap. A weight is exp(score - max or lse):
-// relative error 2 score errors plus exp's and lse's, 8 units. A sum over t keys of weights that sum to 1 adds sqrt(t) units.
+// sqrt(e) / 3 and rounds each once: its error is below e * kUnit at 4 sigma, so a score, scaled by 1 / sqrt(e), is off
+// by at most sqrt(e) * kUnit, and a softcap adds the error of tanh, 2 ulp of at most softcap. A weight is exp(score -
+// max or lse): relative error 2 score errors plus exp's and lse's, 8 units. A sum over t keys of weights that sum to 1
+// adds sqrt(t) units.
 double weight_error(const Shape& s) {
   return (8 * std::sqrt(double(s.e)) + 4 * double(s.softcap) + 16) * kUnit;
 }
 double sum_error(const Shape& s) { return weight_error(s) + 4 * std::sqrt(double(kv_rows(s) + 1)) * kUnit; }
-// ds = p (dp - D) scale: p's relative error times |dp - D| scale, which is below 2 at 4 sigma, plus the errors of dp and D,
-// e units each. Sums over the queries of a key multiply by the column's weight, below 16 for these inputs and one head;
-// with bf16 a result next to a rounding boundary may fall to its other side, a whole ulp (up to 2^-7) away.
+// ds = p (dp - D) scale: p's relative error times |dp - D| scale, which is below 2 at 4 sigma, plus the errors of dp
+// and D, e units each. Sums over the queries of a key multiply by the column's weight, below 16 for these inputs and
+// one head; with bf16 a result next to a rounding boundary may fall to its other side, a whole ulp (up to 2^-7) away.
 double rounding(DType dtype) { return dtype == DType::bf16 ? 0x1p-7 : 0; }
 Bound gradient_bound(const Shape& s, DType dtype) {
   const double ds = 2 * sum_error(s) + 4 * std::sqrt(double(s.e)) * kUnit;
@@ -130,7 +132,8 @@ TEST_CASE("attention: forward and backward against the reference, equal bits on 
 }
 
 // Rows [from, from + count) of `part` against the same of `whole`, bit by bit.
-std::string rows_differ(const GuardedTensor& part, int64_t from, const GuardedTensor& whole, int64_t whole_from, int64_t count) {
+std::string rows_differ(const GuardedTensor& part, int64_t from, const GuardedTensor& whole, int64_t whole_from,
+                        int64_t count) {
   const int64_t width = whole.elems() / whole.view().dim[0];
   for (int64_t i = 0; i < count * width; ++i)
     if (part.bits(from * width + i) != whole.bits(whole_from * width + i))
@@ -162,8 +165,8 @@ TEST_CASE("attention: chunked prefill and decode from a cache give the bits of t
       Case whole(shape, dtype);
       Device& device = *devices()[1].device;  // two threads
       REQUIRE(run_on(device, attention, whole.forward()) == "");
-      for (auto [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {0, 100}, {100, 101}, {100, 357}, {255, 256}, {256, 258},
-                                {357, 530}, {511, 512}, {529, 530}}) {
+      for (auto [begin, end] : std::vector<std::pair<int64_t, int64_t>>{
+               {0, 1}, {0, 100}, {100, 101}, {100, 357}, {255, 256}, {256, 258}, {357, 530}, {511, 512}, {529, 530}}) {
         CAPTURE(begin);
         const auto part = slice(whole, begin, end, 0);
         REQUIRE(run_on(*devices()[3].device, attention, part->forward()) == "");
@@ -232,7 +235,8 @@ TEST_CASE("attention: a query that sees nothing is 0 with lse -inf, and has no g
       REQUIRE(c.dq.bits(i) == 0);
     }
     for (int64_t i = 0; i < 12; ++i) CHECK(std::isinf(c.lse.at(i)) == (i < 6));
-    for (int64_t i = 3 * 40; i < c.dkv.elems(); ++i) REQUIRE(c.dkv.bits(i) == 0);  // the key after the queries, and no key
+    for (int64_t i = 3 * 40; i < c.dkv.elems(); ++i)
+      REQUIRE(c.dkv.bits(i) == 0);  // the key after the queries, and no key
   }
 }
 

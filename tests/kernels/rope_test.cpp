@@ -23,7 +23,8 @@ Bound bound_of(DType dtype) { return {2 * 0x1p-24, dtype == DType::bf16 ? 0x1p-7
 
 TEST_CASE("rope against the reference") {
   for (DType dtype : {DType::f32, DType::bf16})
-    for (auto [e, half] : {std::pair<int64_t, int64_t>{2, 1}, {12, 6}, {20, 7}, {33, 16}, {64, 32}, {80, 20}, {130, 65}})
+    for (auto [e, half] :
+         {std::pair<int64_t, int64_t>{2, 1}, {12, 6}, {20, 7}, {33, 16}, {64, 32}, {80, 20}, {130, 65}})
       for (int mode = 0; mode < 4; ++mode) {
         CAPTURE(e);
         CAPTURE(mode);

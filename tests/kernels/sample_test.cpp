@@ -59,11 +59,11 @@ std::vector<int> drawn(const std::vector<float>& row, Rule rule) {
 using Ids = std::vector<int>;
 
 TEST_CASE("sample against the reference: every rule, ids equal") {
-  // The reference draws with double weights, ours are f32 with an error below 1.1 ulp: a draw differs only when u falls within
-  // about 1e-7 of a boundary, which these seeds do not.
+  // The reference draws with double weights, ours are f32 with an error below 1.1 ulp: a draw differs only when u falls
+  // within about 1e-7 of a boundary, which these seeds do not.
   for (int64_t vocab : {1, 2, 15, 16, 17, 300, 5003})
-    for (const Rule& rule : {Rule{}, Rule{0}, Rule{0.7}, Rule{1.5, 0.9}, Rule{1, 0.3}, Rule{1, 1, 1}, Rule{1, 1, 5}, Rule{2, 0.8, 40},
-                             Rule{1, 0}, Rule{1, 0.999, 4000}}) {
+    for (const Rule& rule : {Rule{}, Rule{0}, Rule{0.7}, Rule{1.5, 0.9}, Rule{1, 0.3}, Rule{1, 1, 1}, Rule{1, 1, 5},
+                             Rule{2, 0.8, 40}, Rule{1, 0}, Rule{1, 0.999, 4000}}) {
       CAPTURE(vocab);
       Draws draws(random_logits(vocab, 5, 6), 20, rule, 2);
       CHECK(against_reference(sample, draws.args(), {{&draws.ids, {0, 0}}}) == "");
@@ -144,9 +144,11 @@ TEST_CASE("sample: errors name the first bad row") {
   const double nan = std::nan("");
   CHECK(error([](Draws&) {}) == "");
   for (int64_t column : {0, 15, 17})
-    CHECK(error([&](Draws& d) { d.logits.set(2 * 18 + column, nan), d.logits.set(5 * 18, nan); }).find("row 2: a NaN logit") !=
-          std::string::npos);
-  CHECK(error([&](Draws& d) { d.logits.set(3, nan), d.temperature.set(0, 0); }).find("row 0: a NaN") != std::string::npos);
+    CHECK(error([&](Draws& d) {
+            d.logits.set(2 * 18 + column, nan), d.logits.set(5 * 18, nan);
+          }).find("row 2: a NaN logit") != std::string::npos);
+  CHECK(error([&](Draws& d) { d.logits.set(3, nan), d.temperature.set(0, 0); }).find("row 0: a NaN") !=
+        std::string::npos);
   CHECK(error([](Draws& d) { d.logits.set(20, double(kInf)); }).find("row 1: an infinite") != std::string::npos);
   CHECK(error([](Draws& d) {
           for (int i = 0; i < 18; ++i) d.logits.set(i, -double(kInf));

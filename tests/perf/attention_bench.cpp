@@ -1,6 +1,7 @@
-// perf_attention: time per call and GFLOP/s of attention, forward and backward, by shape. Each shape is verified against the
-// reference first (on its first rows where it is long). FLOPs count visible pairs only: 4 e forward and 10 e backward each.
-// The best of many repetitions.   perf_attention [THREADS [PART_OF_NAME]]
+// perf_attention: time per call and GFLOP/s of attention, forward and backward, by shape. Each shape is verified
+// against the reference first (on its first rows where it is long). FLOPs count visible pairs only: 4 e forward and 10
+// e backward each. The best of many repetitions.
+//   perf_attention [THREADS [PART_OF_NAME]]
 #include <fmt/format.h>
 
 #include <cmath>
@@ -61,8 +62,8 @@ class Case {
   }
 
   AttentionArgs forward() const {
-    return {q, half(kv, 0), half(kv, 1), out, lse, ints(q_begin), ints(kv_begin), ints(kv_len), ints(q_pos), ints(kv_pos),
-            float(1 / std::sqrt(double(s_.e))), 0, 0};
+    return {q, half(kv, 0), half(kv, 1), out, lse, ints(q_begin), ints(kv_begin), ints(kv_len), ints(q_pos),
+            ints(kv_pos), float(1 / std::sqrt(double(s_.e))), 0, 0};
   }
   AttentionBackwardArgs backward() const {
     return {q, half(kv, 0), half(kv, 1), out, dout, lse, ints(q_begin), ints(kv_begin), ints(kv_len), ints(q_pos),
@@ -108,7 +109,8 @@ class Case {
 };
 
 double value(const TensorView& x, int64_t i) {
-  return x.dtype == DType::f32 ? double(static_cast<const float*>(x.data)[i]) : double(to_f32(static_cast<const bf16*>(x.data)[i]));
+  return x.dtype == DType::f32 ? double(static_cast<const float*>(x.data)[i])
+                               : double(to_f32(static_cast<const bf16*>(x.data)[i]));
 }
 
 double largest_difference(const TensorView& a, const TensorView& b) {
@@ -159,8 +161,9 @@ int run(int threads, std::string_view only) {
   must(device.status());
   auto reference = Device::open_cpu({.reference = true});
   must(reference.status());
-  fmt::print("{:<28} {:>8} {:>11} {:>9} {:>11} {:>9} {:>9}\n", fmt::format("{}, {} threads", name_of((*device)->isa()), threads),
-             "", "forward us", "GFLOP/s", "backward us", "GFLOP/s", "KV GB/s");
+  fmt::print("{:<28} {:>8} {:>11} {:>9} {:>11} {:>9} {:>9}\n",
+             fmt::format("{}, {} threads", name_of((*device)->isa()), threads), "", "forward us", "GFLOP/s",
+             "backward us", "GFLOP/s", "KV GB/s");
   for (const Shape& shape : kShapes) {
     if (std::string_view(shape.name).find(only) == std::string_view::npos) continue;
     verify(**device, **reference, shape);
@@ -170,8 +173,8 @@ int run(int threads, std::string_view only) {
     const double backward = best_s(threads, [&] { must(attention_backward(stream, c.backward())); });
     must(stream.sync());
     const double flops = c.pairs() * double(shape.e), kv_bytes = double(c.kv.elems() * info(shape.dtype).block_bytes);
-    fmt::print("{:<37} {:>11.1f} {:>9.1f} {:>11.1f} {:>9.1f} {:>9.1f}\n", shape.name, forward * 1e6, 4 * flops / forward / 1e9,
-               backward * 1e6, 10 * flops / backward / 1e9, kv_bytes / forward / 1e9);
+    fmt::print("{:<37} {:>11.1f} {:>9.1f} {:>11.1f} {:>9.1f} {:>9.1f}\n", shape.name, forward * 1e6,
+               4 * flops / forward / 1e9, backward * 1e6, 10 * flops / backward / 1e9, kv_bytes / forward / 1e9);
   }
   return 0;
 }

@@ -1,11 +1,12 @@
 // Attention, forward. The definition, for a query row (one query, one head) and absolute key positions:
 //   s_j = (ascending fma chain over e of q[e] * k_j[e]) * scale, then softcap * tanh(s_j / softcap) if softcap > 0;
 //   for each chunk of 256 positions with visible keys, ascending: m = max s_j, p_j = exp(s_j - m),
-//     l = sum of p_j over 16 lanes (lane = position % 16, ascending), folded, a[e] = ascending fma chain over j of p_j * v_j[e];
+//     l = sum of p_j over 16 lanes (lane = position % 16, ascending), folded,
+//     a[e] = ascending fma chain over j of p_j * v_j[e];
 //   chunks merge ascending (see merge), out = a / l, lse = m + log(l).
 // So a row's bits depend on its own q, and the keys it sees; not on its block, the thread, or how the sequence was cut.
-// Work is cut into tasks (sequence, KV head, block of queries); when those are too few for the threads (decode against a
-// long cache), also into spans of chunks, whose partials are stored and merged afterwards in the same order.
+// Work is cut into tasks (sequence, KV head, block of queries); when those are too few for the threads (decode against
+// a long cache), also into spans of chunks, whose partials are stored and merged afterwards in the same order.
 #include <algorithm>
 
 #include "kernels/cpu/entries.h"
@@ -18,10 +19,11 @@
 namespace llmops::LLMOPS_ISA {
 namespace {
 
-constexpr int64_t kChunk = 256;               // positions per partial: part of the definition
-constexpr int64_t kPartialFloatsMax = 8 << 20;  // 32 MiB of stored partials; beyond it chunks are not spread over threads
+constexpr int64_t kChunk = 256;                 // positions per partial: part of the definition
+constexpr int64_t kPartialFloatsMax = 8 << 20;  // 32 MiB of stored partials; beyond it chunks are not spread
 
-// A block's running result: m[rows], l[rows], a[rows, wide]. l == 0 means that nothing was seen yet: a chunk's l is >= 1.
+// A block's running result: m[rows], l[rows], a[rows, wide]. l == 0: nothing was seen yet, since a chunk's l is
+// at least 1.
 struct Partial {
   float *m, *l, *a;
 
@@ -120,8 +122,8 @@ class Forward {
  public:
   Forward(const AttentionArgs& args, const Grouping& g) : args_(args), g_(g), sequences_(sequences_of(args)) {}
 
-  // Walks chunks [first, end) of a task. Partials go to `stored` (one per chunk of the task, from chunk_first on) or, when
-  // that is null, are merged in the scratch and written out.
+  // Walks chunks [first, end) of a task. Partials go to `stored` (one per chunk of the task, from chunk_first on) or,
+  // when that is null, are merged in the scratch and written out.
   void run(const Task& task, int64_t first, int64_t end, const Scratch& scratch, float* stored) const {
     pack_queries(task, scratch);
     clear(scratch.block);
@@ -242,10 +244,11 @@ class Forward {
   const Sequences sequences_;
 };
 
-// Which task an index means: first[s] is the first index of sequence s. The last blocks of a sequence, which see the most
-// keys, come first.
+// Which task an index means: first[s] is the first index of sequence s. The last blocks of a sequence, which see the
+// most keys, come first.
 template <class T>
-Task task_at(const Forward<T>& forward, const Grouping& g, const Sequences& sequences, const int64_t* first, int64_t index) {
+Task task_at(const Forward<T>& forward, const Grouping& g, const Sequences& sequences, const int64_t* first,
+             int64_t index) {
   const int64_t s = std::upper_bound(first, first + sequences.count, index) - first - 1;
   const int64_t local = index - first[s];
   return forward.task_of(s, local % g.kv_heads, g.blocks(sequences[s]) - 1 - local / g.kv_heads);
@@ -265,12 +268,14 @@ Status run(Stream& stream, const AttentionArgs& args) {
     chunks = std::max(chunks, sequences[s].kv_count / kChunk + 2);  // a sequence may begin and end within a chunk
   }
   if (tasks == 0) return {};
-  const bool stores = tasks < 2 * pool.threads() && chunks > 3 && tasks * chunks * Partial::floats(g) <= kPartialFloatsMax;
+  const bool stores =
+      tasks < 2 * pool.threads() && chunks > 3 && tasks * chunks * Partial::floats(g) <= kPartialFloatsMax;
   const int64_t spans = stores ? std::min(chunks, 4 * pool.threads() / tasks + 1) : 1;
 
   const int64_t index_floats = round_up_16(2 * sequences.count), scratch_floats = Scratch::floats(g);
   const int64_t stored_floats = stores ? tasks * chunks * Partial::floats(g) : 0;
-  LLMOPS_ASSIGN(void* workspace, stream.workspace((index_floats + pool.threads() * scratch_floats + stored_floats) * 4));
+  LLMOPS_ASSIGN(void* workspace,
+                stream.workspace((index_floats + pool.threads() * scratch_floats + stored_floats) * 4));
   int64_t* first = static_cast<int64_t*>(workspace);
   for (int64_t s = 0, next = 0; s < sequences.count; next += g.blocks(sequences[s]) * g.kv_heads, ++s) first[s] = next;
   float* scratch = static_cast<float*>(workspace) + index_floats;
@@ -285,8 +290,8 @@ Status run(Stream& stream, const AttentionArgs& args) {
   });
   if (!stores) return {};
   pool.parallel_for(tasks, [&](int64_t index, int worker) {
-    forward.merge_stored(task_at(forward, g, sequences, first, index), Scratch::at(scratch + worker * scratch_floats, g),
-                         stored_of(index));
+    forward.merge_stored(task_at(forward, g, sequences, first, index),
+                         Scratch::at(scratch + worker * scratch_floats, g), stored_of(index));
   });
   return {};
 }

@@ -1,4 +1,4 @@
-// Attention, backward. The definition, with s, the rows and the order of rows (queries outermost) as in the forward pass:
+// Attention, backward. The definition, with s and the rows (queries outermost) as in the forward pass:
 //   p_ij = exp(s_ij - lse_i), D_i = sum over e of dout_i * out_i, dp_ij = fma chain over e of dout_i * v_j,
 //   ds_ij = p_ij * (dp_ij - D_i) * scale (* 1 - tanh^2 with a softcap);
 //   dq_i = sum over chunks of 64 positions of the fma chain over the chunk's keys of ds_ij * k_j;
@@ -18,8 +18,8 @@
 namespace llmops::LLMOPS_ISA {
 namespace {
 
-constexpr int64_t kChunk = 64;             // positions per chunk: part of the definition
-constexpr int64_t kScoreRow = kChunk + 16;  // row stride of p and ds: 5 cache lines, so a column does not fall in few cache sets
+constexpr int64_t kChunk = 64;              // positions per chunk: part of the definition
+constexpr int64_t kScoreRow = kChunk + 16;  // row stride of p and ds: 5 cache lines, to use all cache sets
 
 // What a task computes: blocks [block_first, block_end) of queries against chunks [chunk_first, chunk_end) of keys.
 struct Task {
@@ -179,8 +179,8 @@ class Backward {
       Range seen[kTileRows];
       const int64_t count = std::min<int64_t>(kTileRows, rows - r);
       for (int64_t i = 0; i < count; ++i) seen[i] = keys_of(seq, pair, g_.query_of(r + i));
-      product_tile({s.ds + r * kScoreRow, kScoreRow, 1, s.k_rows, g_.wide, 16, s.dq + r * g_.wide, g_.wide, true}, count,
-                   seen, 0, g_.wide / 16);
+      product_tile({s.ds + r * kScoreRow, kScoreRow, 1, s.k_rows, g_.wide, 16, s.dq + r * g_.wide, g_.wide, true},
+                   count, seen, 0, g_.wide / 16);
     }
   }
 
@@ -194,7 +194,8 @@ class Backward {
         seen[i] = {static_cast<int32_t>(seen[i].lo * g_.heads), static_cast<int32_t>(seen[i].hi * g_.heads)};
       }
       const int64_t to = offset + j * g_.wide;
-      product_tile({s.p + j, 1, kScoreRow, s.dout, g_.wide, 16, s.dv + to, g_.wide, true}, count, seen, 0, g_.wide / 16);
+      product_tile({s.p + j, 1, kScoreRow, s.dout, g_.wide, 16, s.dv + to, g_.wide, true}, count, seen, 0,
+                   g_.wide / 16);
       product_tile({s.ds + j, 1, kScoreRow, s.q, g_.wide, 16, s.dk + to, g_.wide, true}, count, seen, 0, g_.wide / 16);
     }
   }
@@ -252,8 +253,8 @@ struct Cut {
 };
 static_assert(kChunk == 1 << 6);
 
-// Seven products instead of five pay when the threads would otherwise wait for the last whole task: when that takes more
-// than 7/5 of a fair share.
+// Seven products instead of five pay when the threads would otherwise wait for the last whole task: when that takes
+// more than 7/5 of a fair share.
 bool whole_tasks(const Cut& cut, int64_t threads) {
   int64_t total = 0, largest = 0, count = 0;
   for (int64_t s = 0; s < cut.sequences.count; ++s) {
@@ -278,11 +279,14 @@ void clear_rows(const TensorView& x, int64_t begin, int64_t end) {
 
 template <class T>
 void clear_unowned(const AttentionBackwardArgs& args, const Sequences& sequences) {
-  const auto q_rows = [&](int64_t s) { return std::pair(sequences[s].q_begin, sequences[s].q_begin + sequences[s].q_count); };
+  const auto q_rows = [&](int64_t s) {
+    return std::pair(sequences[s].q_begin, sequences[s].q_begin + sequences[s].q_count);
+  };
   const auto kv_rows = [&](int64_t s) {
     return std::pair(sequences[s].kv_begin, sequences[s].kv_begin + sequences[s].kv_count);
   };
-  for_unowned(sequences.count, args.q.dim[0], q_rows, [&](int64_t begin, int64_t end) { clear_rows<T>(args.dq, begin, end); });
+  for_unowned(sequences.count, args.q.dim[0], q_rows,
+              [&](int64_t begin, int64_t end) { clear_rows<T>(args.dq, begin, end); });
   for_unowned(sequences.count, args.k.dim[0], kv_rows, [&](int64_t begin, int64_t end) {
     clear_rows<T>(args.dk, begin, end);
     clear_rows<T>(args.dv, begin, end);

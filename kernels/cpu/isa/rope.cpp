@@ -20,8 +20,8 @@ LLMOPS_INLINE F32x16 swap_pairs(F32x16 x) {
 #endif
 }
 
-// What one position needs, read once and used by all heads: [half] cos and sin, or, interleaved, [2 * half] with cos twice and
-// sin as (-s, s).
+// What one position needs, read once and used by all heads: [half] cos and sin, or, interleaved, [2 * half] with cos
+// twice and sin as (-s, s).
 struct Angles {
   float *cos, *sin;
 };

@@ -1,7 +1,8 @@
-// The next token of each row. The definition: order tokens by logit descending, then id ascending. w_i = exp((x_i - max) / T) in
-// f32; top-k keeps the first k; top-p keeps the shortest prefix of those whose weight reaches top_p of theirs, at least one;
-// the draw is the first kept id, ascending, at which the running sum of w exceeds u * (sum of the kept w). Sums are f64.
-// Nothing is sorted but one bucket: a histogram over the leading bits of the logits says in which bucket a cut falls.
+// The next token of each row. The definition: order tokens by logit descending, then id ascending, with weights
+// w_i = exp((x_i - max) / temperature) in f32. top-k keeps the first k; top-p keeps the shortest prefix of those whose
+// weight reaches top_p of theirs, at least one; the draw is the first kept id, ascending, at which the running sum of w
+// exceeds u * (sum of the kept w). Sums are f64. Nothing is sorted but one bucket: a histogram over the leading bits of
+// the logits says in which bucket a cut falls.
 #include <algorithm>
 #include <atomic>
 #include <span>
@@ -18,12 +19,13 @@ namespace {
 enum class Fault : uint8_t { none, nan, infinite, temperature, top_k, top_p };
 
 [[maybe_unused]] Status fault_error(Fault fault, int64_t row) {
-  constexpr const char* kTexts[] = {"",
-                                    "a NaN logit found, numbers expected: the model's output is not finite",
-                                    "an infinite largest logit found; at least one finite, and none +inf, is needed to draw",
-                                    "temperature must be a number >= 0",
-                                    "top_k must be >= 0 (0: all)",
-                                    "top_p must be within [0, 1] (1: all)"};
+  constexpr const char* kTexts[] = {
+      "",
+      "a NaN logit found, numbers expected: the model's output is not finite",
+      "an infinite largest logit found; at least one finite, and none +inf, is needed to draw",
+      "temperature must be a number >= 0",
+      "top_k must be >= 0 (0: all)",
+      "top_p must be within [0, 1] (1: all)"};
   return invalid_error(fmt::format("row {}: {}", row, kTexts[static_cast<int>(fault)]));
 }
 
@@ -138,7 +140,8 @@ float largest(const float* x, int64_t count, bool& nan) {
   return result;
 }
 
-int32_t draw(const Row& row, float top, float temperature, int64_t top_k, float top_p, uint64_t key, uint64_t position) {
+int32_t draw(const Row& row, float top, float temperature, int64_t top_k, float top_p, uint64_t key,
+             uint64_t position) {
   const int64_t vocab = static_cast<int64_t>(row.logits.size());
   float* weights = row.scratch.weights;
   for_lanes(vocab, [&](int64_t i, int n) LLMOPS_BODY {
@@ -201,8 +204,9 @@ Status sample(Stream& stream, const SampleArgs& args) {
   std::atomic<int64_t> first_bad = INT64_MAX;  // row * 256 + fault
   pool.parallel_for(rows, [&](int64_t n, int worker) {
     char* base = static_cast<char*>(workspace) + worker * scratch_bytes;
-    const Fault fault = sample_row(args, n, {reinterpret_cast<float*>(base), reinterpret_cast<Bucket*>(base + weight_bytes),
-                                             reinterpret_cast<Candidate*>(base + weight_bytes + bucket_bytes)});
+    const Fault fault = sample_row(args, n,
+                                   {reinterpret_cast<float*>(base), reinterpret_cast<Bucket*>(base + weight_bytes),
+                                    reinterpret_cast<Candidate*>(base + weight_bytes + bucket_bytes)});
     if (fault == Fault::none) return;
     const int64_t bad = n * 256 + static_cast<int64_t>(fault);
     int64_t seen = first_bad;
