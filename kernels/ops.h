@@ -38,7 +38,7 @@ struct EmbeddingBackwardArgs {
   TensorView dpos_table;      // f32 [p,d]; optional
   bool accumulate;            // for dtable
   bool accumulate_pos;        // for dpos_table
-  int32_t frozen_id;          // -1: none
+  int32_t frozen_id = -1;     // -1: none
 };
 
 // out[n,d] = (x - mean) * rstd * weight + bias, with x = residual + delta when `delta` is present (then also written to

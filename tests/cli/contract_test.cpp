@@ -213,7 +213,8 @@ TEST_CASE("completions name every command and option, and bash loads them") {
                     fish = llmops_run({"completion", "fish"}).out;
   for (const std::string& name : command_names()) {
     CHECK_MESSAGE(has(bash, "'" + name + "'"), name);
-    for (const Json& option : table_of(name).find("options")->as_array()) {
+    const Json table = table_of(name);
+    for (const Json& option : table.find("options")->as_array()) {
       const std::string flag = option.find("name")->as_string();
       if (!flag.starts_with("--")) continue;
       CHECK_MESSAGE(has(bash, flag), flag);
@@ -258,7 +259,8 @@ TEST_CASE("every command has a man page that names every option and that groff t
       CHECK(has(groff.out, "EXIT STATUS"));
     }
     if (name.empty()) continue;
-    for (const Json& option : table_of(name).find("options")->as_array()) {
+    const Json table = table_of(name);
+    for (const Json& option : table.find("options")->as_array()) {
       std::string flag = option.find("name")->as_string();
       for (size_t at = 0; (at = flag.find('-', at)) != std::string::npos; at += 2) flag.insert(at, "\\");
       CHECK_MESSAGE(has(page, flag), flag);

@@ -80,6 +80,19 @@ TEST_CASE("embedding_backward: a table that is added to keeps the rows without a
       CHECK((dtable.bits(row * 33 + i) != before.bits(row * 33 + i)) == (row == 2 || row == 5));
 }
 
+TEST_CASE("embedding_backward: the frozen row gets no gradient, the others and the positions do") {
+  GuardedTensor ids = tensor_of<int>(DType::i32, {2, 0, 2}), positions = tensor_of<int>(DType::i32, {0, 1, 2});
+  GuardedTensor dout = random_tensor(DType::f32, {3, 19}, 1), dtable(DType::f32, {4, 19}), dpos(DType::f32, {3, 19});
+  const std::string error = against_reference(embedding_backward, EmbeddingBackwardArgs{ids, positions, dout, dtable, dpos, false, false, 2},
+                                              {{&dtable, {0, 0}}, {&dpos, {0, 0}}});
+  CHECK(error == "");
+  for (int64_t i = 0; i < 19; ++i) {
+    CHECK(dtable.at(2 * 19 + i) == 0);
+    CHECK(float(dtable.at(i)) == float(dout.at(19 + i)));
+    CHECK(float(dpos.at(2 * 19 + i)) == float(dout.at(2 * 19 + i)));
+  }
+}
+
 TEST_CASE("embedding: an id outside the table is named with its place and the limit") {
   const auto error_of = [](int id, int position, bool backward) {
     GuardedTensor ids = tensor_of<int>(DType::i32, {0, 4, id}),
