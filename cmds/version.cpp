@@ -4,7 +4,7 @@
 #include "base/pool.h"
 #include "cmds/build_info.h"
 #include "cmds/command.h"
-#include "kernels/runtime.h"
+#include "kernels/tables.h"
 
 namespace llmops {
 namespace {
@@ -22,11 +22,6 @@ bool cuda_loadable() {
 }
 
 Status run(Options&, Context& context) {
-#if LLMOPS_CUDA
-  const bool cuda_compiled = true;
-#else
-  const bool cuda_compiled = false;
-#endif
   Json::Array sets_compiled, sets_found;
   for (Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
     sets_compiled.push_back(name_of(isa));
@@ -40,7 +35,7 @@ Status run(Options&, Context& context) {
   report.summary({"instruction_sets_compiled", "instruction sets compiled"}, sets_compiled);
   report.summary({"instruction_sets_found", "instruction sets found"}, sets_found);
   report.summary({"threads_usable", "threads usable"}, usable_cores());
-  report.summary({"cuda_compiled", "CUDA compiled in"}, cuda_compiled);
+  report.summary({"cuda_compiled", "CUDA compiled in"}, op_table_cuda() != nullptr);
   report.summary({"cuda_loadable", "CUDA driver loadable"}, cuda_loadable());
   return context.print(report);
 }

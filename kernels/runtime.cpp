@@ -1,4 +1,4 @@
-// Device and Buffer of the CPU: the pool, the op table, and memory with its accounting.
+// Device and Buffer: the pool, the op table, and memory with its accounting.
 #include "kernels/runtime.h"
 
 #include <fmt/format.h>
@@ -105,8 +105,19 @@ Result<std::unique_ptr<Device>> Device::open_cpu(const Options& options) {
   return device;
 }
 
-DeviceKind Device::kind() const { return DeviceKind::cpu; }
-DeviceId Device::id() const { return {}; }
+Result<std::unique_ptr<Device>> Device::open(std::unique_ptr<Accelerator> accelerator, const OpTable& ops) {
+  std::unique_ptr<Device> device(new Device);
+  State& state = *device->state_;
+  state.options.isa = isa_best();
+  state.ops = &ops;
+  state.pool.emplace(1);
+  state.accelerator = std::move(accelerator);
+  state.compute = device->new_stream();
+  return device;
+}
+
+DeviceKind Device::kind() const { return state_->accelerator ? DeviceKind::cuda : DeviceKind::cpu; }
+DeviceId Device::id() const { return state_->accelerator ? state_->accelerator->id() : DeviceId{}; }
 Isa Device::isa() const { return state_->options.isa; }
 Pool& Device::pool() { return *state_->pool; }
 const OpTable& Device::ops() const { return *state_->ops; }
@@ -117,7 +128,8 @@ Result<Buffer> Device::alloc(int64_t bytes, Category category) {
   if (bytes < 0)
     return invalid_error(fmt::format("a buffer of {} bytes was asked for ({})", bytes, name_of(category)));
   const bool fits = bytes <= INT64_MAX - kHugePage - 4096;
-  void* const data = fits ? allocate_zeroed(bytes) : nullptr;
+  Accelerator* const accelerator = state_->accelerator.get();
+  void* const data = !fits ? nullptr : accelerator ? accelerator->alloc_zeroed(bytes) : allocate_zeroed(bytes);
   if (!data) {
     std::string sizes;
     for (size_t i = 0; i < kCategories; ++i)
@@ -137,7 +149,9 @@ Result<Buffer> Device::alloc(int64_t bytes, Category category) {
 }
 
 void Device::release(const Buffer& buffer) {
-  if (is_mapped(buffer.bytes_))
+  if (state_->accelerator)
+    state_->accelerator->release(buffer.data_);
+  else if (is_mapped(buffer.bytes_))
     munmap(buffer.data_, size_t(padded(buffer.bytes_)));
   else
     std::free(buffer.data_);

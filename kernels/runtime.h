@@ -2,7 +2,8 @@
 //
 // Every op is enqueued on a Stream. The host may read a result only after sync() or a completed Event. A CPU stream
 // runs work inline; in deferred mode (tests) it records the work and runs it late, interleaved with the device's other
-// streams in a seeded order that only Events constrain, so that a missing wait gives a wrong result without a GPU.
+// streams in a seeded order that only Events constrain, so that a missing wait gives a wrong result without a GPU. A CUDA
+// stream runs an op's host part inline, and that launches kernels.
 // Contract errors return at the call; an error of the work itself sticks to the stream and returns at sync().
 #pragma once
 
@@ -22,6 +23,7 @@ namespace llmops {
 enum class Category : uint8_t { weights, grads, optim, saved, transient, workspace, comm, kv, staging, kCount };
 std::string_view name_of(Category category);
 
+class Accelerator;
 class Device;
 struct OpTable;
 
@@ -75,6 +77,9 @@ class Stream {
   // Adds work; `what` (op and shape) is the place named when it fails. Inline mode runs it now; once a stream has
   // failed, later work is dropped and sync() returns the first error. One host thread at a time uses a stream.
   void enqueue(std::function<Status()> work, const char* what);
+  // Copies bytes between host and device, either way, or within one, in the stream's order. Memory of the host must stay
+  // as it is until the copy is done.
+  void copy(void* to, const void* from, int64_t bytes);
   Event record();
   void wait(const Event& event);
   // Waits until all work so far is done; the first error of the stream, if any. deadline_s <= 0: no deadline.
@@ -82,6 +87,7 @@ class Stream {
   // Scratch for one op at a time, 64-byte aligned, valid until the next call. Grows when a larger size is asked for, so
   // a repeated step allocates nothing.
   Result<void*> workspace(int64_t bytes);
+  void* native() const;  // the cudaStream_t of a CUDA device; null on the host
 
  private:
   friend class Device;
@@ -89,6 +95,7 @@ class Stream {
   void run(const std::function<Status()>& work, std::string_view what);
   bool ready() const;  // deferred mode: the oldest item may run now
   void run_oldest();
+  Status sync_accelerated(double deadline_s);
   Device& device_;
   struct State;
   std::unique_ptr<State> state_;
@@ -111,12 +118,14 @@ class Device {
     uint64_t deferred_seed = 0;    // != 0: deferred test mode with this order
   };
   static Result<std::unique_ptr<Device>> open_cpu(const Options& options);
+  // Code::io without a driver or a device `index`, and in a build without CUDA; the message says what was looked for.
+  static Result<std::unique_ptr<Device>> open_cuda(int index);
   ~Device();
 
   DeviceKind kind() const;
   DeviceId id() const;
-  Isa isa() const;
-  Pool& pool();
+  Isa isa() const;  // what host work on this device's pool uses
+  Pool& pool();     // for host work; one thread on a CUDA device
   const OpTable& ops() const;
 
   // 64-byte aligned, zero-filled. Code::io when memory is out, with the category and the sizes in use.
@@ -131,6 +140,8 @@ class Device {
 
  private:
   Device();
+  // The device that an accelerator (kernels/accelerator.h) makes.
+  static Result<std::unique_ptr<Device>> open(std::unique_ptr<Accelerator> accelerator, const OpTable& ops);
   friend class Buffer;
   friend class Event;
   friend class Stream;

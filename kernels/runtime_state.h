@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 
+#include "kernels/accelerator.h"
 #include "kernels/runtime.h"
 
 namespace llmops {
@@ -14,6 +15,7 @@ struct Event::State {
   Device* device;
   std::atomic<bool> done = false;
   Status failure;  // written before `done`
+  std::shared_ptr<QueueMark> mark;  // of an accelerator's stream: `done` follows it
 };
 
 struct Stream::State {
@@ -25,6 +27,7 @@ struct Stream::State {
   };
   std::deque<Item> queue;  // deferred mode only
   Status failure;
+  std::unique_ptr<DeviceQueue> accelerated;  // null on the host
   Buffer workspace;
 };
 
@@ -34,6 +37,7 @@ struct Device::State {
   Options options;
   const OpTable* ops = nullptr;
   std::optional<Pool> pool;
+  std::unique_ptr<Accelerator> accelerator;  // null on the host
   std::mutex memory;  // guards the two arrays: snapshots are freed by writer threads
   int64_t in_use[kCategories] = {};
   int64_t peak[kCategories] = {};

@@ -1,4 +1,5 @@
-// Stream and Event of the CPU: inline by default, late and in a seeded order in deferred test mode.
+// Stream and Event: inline on the host, late and in a seeded order in deferred test mode; on a CUDA device the order and
+// the waiting are the device's.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,13 +11,23 @@
 namespace llmops {
 
 bool Event::complete() const {
+  if (!state_ || state_->done) return true;
+  if (state_->mark) {
+    const Result<bool> reached = state_->mark->reached();
+    if (!reached.ok() && state_->failure.ok()) state_->failure = reached.status();
+    return state_->done = !reached.ok() || *reached;
+  }
   // A host that polls must see progress: in deferred mode each look runs one item of the device.
-  if (state_ && !state_->done) state_->device->run_one();
-  return !state_ || state_->done;
+  state_->device->run_one();
+  return state_->done;
 }
 
 Stream::Stream(Device& device) : device_(device), state_(std::make_unique<State>()) {
   device.state_->streams.push_back(this);
+  if (!device.state_->accelerator) return;
+  auto queue = device.state_->accelerator->new_queue();
+  if (queue.ok()) state_->accelerated = queue.take();
+  else state_->failure = queue.status();
 }
 
 Stream::~Stream() {
@@ -34,10 +45,28 @@ void Stream::enqueue(std::function<Status()> work, const char* what) {
   state_->queue.push_back({State::Item::Kind::work, std::move(work), what, {}});
 }
 
+void Stream::copy(void* to, const void* from, int64_t bytes) {
+  enqueue(
+      [=, this]() -> Status {
+        if (state_->accelerated) return state_->accelerated->copy(to, from, bytes);
+        if (bytes > 0) std::memcpy(to, from, size_t(bytes));
+        return {};
+      },
+      "copy");
+}
+
+void* Stream::native() const { return state_->accelerated ? state_->accelerated->native() : nullptr; }
+
 Event Stream::record() {
   Event event;
   event.state_ = std::make_shared<Event::State>();
   event.state_->device = &device_;
+  if (state_->accelerated && state_->failure.ok()) {
+    auto mark = state_->accelerated->mark();
+    if (mark.ok()) event.state_->mark = mark.take();
+    else state_->failure = mark.status();
+  }
+  if (event.state_->mark) return event;
   if (device_.state_->options.deferred_seed == 0) {
     event.state_->failure = state_->failure;
     event.state_->done = true;
@@ -49,6 +78,10 @@ Event Stream::record() {
 
 void Stream::wait(const Event& event) {
   if (!event.state_) return;
+  if (event.state_->device == &device_ && state_->accelerated && event.state_->mark) {
+    if (state_->failure.ok()) state_->failure = state_->accelerated->wait(*event.state_->mark);
+    return;
+  }
   if (event.state_->device == &device_ && device_.state_->options.deferred_seed != 0) {
     state_->queue.push_back({State::Item::Kind::wait, {}, {}, event});
     return;
@@ -79,7 +112,28 @@ void Stream::run_oldest() {
   }
 }
 
+// CUDA has no wait with a deadline: a mark is polled.
+Status Stream::sync_accelerated(double deadline_s) {
+  if (!state_->accelerated) return state_->failure;
+  Status status;
+  if (deadline_s <= 0) {
+    status = state_->accelerated->drain();
+  } else {
+    LLMOPS_ASSIGN(const std::shared_ptr<QueueMark> end, state_->accelerated->mark());
+    const double begin_s = monotonic_s();
+    for (Result<bool> reached = false; reached.ok() && !*reached;) {
+      if (monotonic_s() - begin_s > deadline_s)
+        return peer_error(fmt::format("a stream still has work after the deadline of {} s", deadline_s));
+      reached = end->reached();
+      status = reached.status();
+    }
+  }
+  if (state_->failure.ok()) state_->failure = status;
+  return state_->failure;
+}
+
 Status Stream::sync(double deadline_s) {
+  if (device_.state_->accelerator) return sync_accelerated(deadline_s);
   const double begin_s = monotonic_s();
   while (!state_->queue.empty()) {
     if (deadline_s > 0 && monotonic_s() - begin_s > deadline_s)

@@ -1,0 +1,16 @@
+#include "kernels/cuda/entries.h"
+#include "kernels/tables.h"
+
+namespace llmops {
+
+// An op that is not named here has no kernel: the call says so, with the op and its operands.
+const OpTable* op_table_cuda() {
+  static constexpr OpTable kTable = {
+      .name = "cuda",
+      .rms_norm = {cuda::rms_norm},
+      .rms_norm_backward = {cuda::rms_norm_backward},
+  };
+  return &kTable;
+}
+
+}  // namespace llmops

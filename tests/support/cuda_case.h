@@ -1,0 +1,101 @@
+// The kernel tests' harness for the cuda table: each tensor of a case is mirrored in device memory, with its strides and
+// its guard bands, and the result is held against the ref table within bounds and against the cpu table bit by bit.
+#pragma once
+
+#include "support/kernel_case.h"
+#include "support/simt.h"
+
+namespace llmops::test {
+
+inline const std::vector<simt::Schedule>& schedules() {
+  static const std::vector<simt::Schedule> all = {
+      {simt::Order::forward, 0}, {simt::Order::reverse, 0}, {simt::Order::seeded, 1}, {simt::Order::seeded, 2}};
+  return all;
+}
+
+inline std::unique_ptr<Device> open_cuda_device() {
+  auto device = Device::open_cuda(0);
+  REQUIRE_MESSAGE(device.ok(), device.status().message());
+  return device.take();
+}
+
+// A GuardedTensor on a device. Elements keep their distance to a multiple of 16 bytes from the first one on, so that rows
+// without gaps take the path of whole vectors where their size allows.
+class Mirror {
+ public:
+  Mirror(Device& device, const GuardedTensor& host) : host_(host), bytes_(host.contents()) {
+    const int64_t elem = info(host.dtype()).block_bytes;
+    const int64_t first = GuardedTensor::kGuardBytes + elem;  // of the first element in contents()
+    buffer_ = device.alloc(int64_t(bytes_.size()) + kShift, Category::transient).take();
+    shift_ = kShift - first % kShift;
+    device.compute().copy(start(), bytes_.data(), int64_t(bytes_.size()));
+    view_ = host.view();
+    view_.data = start() + first;
+    view_.device = device.id();
+  }
+  const TensorView& view() const { return view_; }
+  // Elements and guards as they are on the device now; after sync().
+  void enqueue_download(Device& device) { device.compute().copy(bytes_.data(), start(), int64_t(bytes_.size())); }
+  const std::vector<uint8_t>& bytes() const { return bytes_; }
+
+ private:
+  static constexpr int64_t kShift = 16;
+  char* start() const { return buffer_.as<char>() + shift_; }
+  const GuardedTensor& host_;
+  std::vector<uint8_t> bytes_;
+  Buffer buffer_;
+  int64_t shift_;
+  TensorView view_;
+};
+
+// A tensor of a case; with a bound it is an output.
+struct CaseTensor {
+  GuardedTensor* tensor;
+  std::optional<Bound> bound = {};
+};
+
+// Runs op on ref, on cpu and on cuda under every schedule. make(views) makes the args from the tensors' views.
+template <class Args, class Make>
+std::string cuda_against_others(OpFunction<Args> op, const std::vector<CaseTensor>& tensors, Make make) {
+  std::vector<TensorView> host_views;
+  std::vector<std::vector<uint8_t>> start;
+  for (const CaseTensor& t : tensors) host_views.push_back(t.tensor->view()), start.push_back(t.tensor->contents());
+  const auto outputs = [&](Device& device) {
+    std::vector<std::unique_ptr<GuardedTensor>> copies;
+    const std::string error = run_on(device, op, make(host_views));
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      copies.push_back(std::make_unique<GuardedTensor>(*tensors[i].tensor));
+      tensors[i].tensor->restore(start[i]);
+    }
+    if (!error.empty()) FAIL(error);
+    return copies;
+  };
+  const auto want = outputs(reference_device()), cpu = outputs(*devices().front().device);
+  for (const simt::Schedule schedule : schedules()) {
+    simt::set_schedule(schedule);
+    auto device = open_cuda_device();
+    std::vector<std::unique_ptr<Mirror>> mirrors;
+    std::vector<TensorView> views;
+    for (const CaseTensor& t : tensors) {
+      mirrors.push_back(std::make_unique<Mirror>(*device, *t.tensor));
+      views.push_back(mirrors.back()->view());
+    }
+    const Status called = op(device->compute(), make(views));
+    for (auto& mirror : mirrors) mirror->enqueue_download(*device);
+    const Status done = device->compute().sync();
+    std::string error = !called.ok() ? called.message() : done.message();
+    for (size_t i = 0; i < tensors.size() && error.empty(); ++i) {
+      GuardedTensor got(*tensors[i].tensor);
+      got.restore(mirrors[i]->bytes());
+      error = got.broken_guard();
+      if (error.empty() && tensors[i].bound) error = difference(got, *want[i], *tensors[i].bound);
+      if (error.empty()) error = difference_bits(got, *cpu[i]);
+      if (!error.empty()) error = fmt::format("tensor {}: {}", i, error);
+    }
+    mirrors.clear();
+    if (!error.empty()) return fmt::format("cuda, order {} {}: {}", int(schedule.order), schedule.seed, error);
+  }
+  return "";
+}
+
+}  // namespace llmops::test

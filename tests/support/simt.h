@@ -1,0 +1,144 @@
+// A subset of CUDA that runs on the CPU, for tests only: g++ compiles kernels/cuda with it, and every thread of a block is
+// a fibre. It finds what a GPU would hide or hang on:
+//   - a missing __syncthreads: threads and blocks run forward, in reverse, or in a seeded order (Schedule);
+//   - shared and fresh device memory used before it is written: it holds NaN;
+//   - a step outside an allocation: AddressSanitizer names it; without it, a write outside fails the launch;
+//   - host code that touches device memory: the arena is closed but for the time a queued item runs;
+//   - a missing sync or event: kernels and copies run late, streams interleaved in the schedule's order;
+//   - a barrier or a warp operation that not all of its threads reach: a report of who waits for what.
+// It does not model memory ordering within a block that runs, bank conflicts, or blocks that run at the same time. One host
+// thread at a time uses it. Atomics on floats are left out on purpose: their order would not be fixed.
+#pragma once
+
+#include <math.h>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+
+// --- What a kernel is written in.
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+
+// --- The runtime API; names and numbers are CUDA's.
+
+#define CUDART_VERSION 13000
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+  cudaErrorNotReady = 600,
+  cudaErrorLaunchFailure = 719,
+};
+enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
+constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
+
+namespace simt {
+struct Stream;
+struct Event;
+}  // namespace simt
+using cudaStream_t = simt::Stream*;
+using cudaEvent_t = simt::Event*;
+
+const char* cudaGetErrorName(cudaError_t error);
+const char* cudaGetErrorString(cudaError_t error);  // of a launch failure: the shim's report
+cudaError_t cudaGetLastError();
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaSetDevice(int index);
+cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaMalloc(void** data, size_t bytes);
+cudaError_t cudaFree(void* data);
+cudaError_t cudaMemset(void* data, int value, size_t bytes);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+
+namespace simt {
+
+// --- For kernels/cuda/device.h.
+
+cudaError_t launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes, const char* name,
+                   std::function<void()> kernel);
+void* block_shared(size_t bytes);
+
+// --- For tests.
+
+enum class Order : uint8_t { forward, reverse, seeded };
+struct Schedule {
+  Order order = Order::forward;
+  uint64_t seed = 0;
+};
+void set_schedule(Schedule schedule);
+void set_device_count_error(cudaError_t error);  // what a machine without a driver or a GPU answers
+void reset();  // forgets queued work and a failure; device memory stays
+
+// --- Warp operations: a rendezvous of the lanes of a mask.
+
+enum class WarpOp : uint8_t { sync, shfl_idx, shfl_up, shfl_down, shfl_xor, ballot };
+uint64_t warp(WarpOp op, unsigned mask, uint64_t value, int argument, int width);
+
+template <class T>
+T shuffle(WarpOp op, unsigned mask, T value, int argument, int width) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = warp(op, mask, bits, argument, width);
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+}  // namespace simt
+
+void __syncthreads();
+inline void __syncwarp(unsigned mask = 0xffffffffu) { simt::warp(simt::WarpOp::sync, mask, 0, 0, 32); }
+template <class T>
+T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
+  return simt::shuffle(simt::WarpOp::shfl_idx, mask, value, lane, width);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  return simt::shuffle(simt::WarpOp::shfl_up, mask, value, static_cast<int>(delta), width);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  return simt::shuffle(simt::WarpOp::shfl_down, mask, value, static_cast<int>(delta), width);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32) {
+  return simt::shuffle(simt::WarpOp::shfl_xor, mask, value, lanes, width);
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+  return static_cast<unsigned>(simt::warp(simt::WarpOp::ballot, mask, predicate != 0, 0, 32));
+}
+inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
+inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) == mask; }
+
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
