@@ -43,6 +43,28 @@ Report plan_report(const TrainPlan& plan, const TrainOptions& t, int world) {
   return report;
 }
 
+std::vector<std::string> own_arguments() {
+  std::vector<std::string> args;
+  if (auto text = read_file("/proc/self/cmdline"); text.ok())
+    for (size_t begin = 0, end; (end = text->find('\0', begin)) != std::string::npos; begin = end + 1)
+      args.push_back(text->substr(begin, end - begin));
+  return args;
+}
+
+// The command line of this run with --resume auto, quoted for a shell.
+std::string resume_command() {
+  std::string line;
+  bool resumes = false;
+  for (const std::string& arg : own_arguments()) {
+    const bool plain = !arg.empty() && arg.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+") == std::string::npos;
+    std::string quoted = arg;
+    for (size_t at = 0; (at = quoted.find('\'', at)) != std::string::npos; at += 4) quoted.replace(at, 1, "'\\''");
+    line += (line.empty() ? "" : " ") + (plain ? arg : "'" + quoted + "'");
+    resumes |= arg == "--resume" || arg.starts_with("--resume=");
+  }
+  return line + (resumes ? "" : " --resume auto");
+}
+
 class Printer : public TrainObserver {
  public:
   Printer(Context& context, const Options& options, const TrainOptions& train, int world)
@@ -56,6 +78,7 @@ class Printer : public TrainObserver {
     if (plan.peak_flops_per_s > 0)
       log(LogLevel::normal, fmt::format("train: MFU = matmul FLOPs (causal half of attention) per second / {}, the matmul rate measured at start",
                                         for_people(plan.peak_flops_per_s, Unit::flops_per_s)));
+    if (people() && log_level() == LogLevel::quiet) return {};  // the summary alone
     return writer_.begin({{"step", "step"},
                           {"loss", "loss", Unit::none, 5},
                           {"val_loss", "val loss", Unit::none, 5},
@@ -71,10 +94,9 @@ class Printer : public TrainObserver {
   }
 
   Status on_step(const StepRecord& record) override {
-    const bool people = context_.format == Format::table || context_.format == Format::md;
     progress_.update(static_cast<double>(record.step), fmt::format("loss {:.4f}", record.loss));
     const bool wanted = record.step == 1 || record.step % options_.log_every == 0 || record.step == train_.steps || record.val_loss;
-    if (people && (!wanted || log_level() == LogLevel::quiet)) return {};
+    if (people() && (!wanted || log_level() == LogLevel::quiet)) return {};
     progress_.clear();
     Json json = to_json(record);
     json["eta_s"] = record.eta_s;
@@ -106,13 +128,14 @@ class Printer : public TrainObserver {
     report.extra("finished", s.finished);
     report.extra("options", context_.options.echo());
     if (s.finished && s.steps == 0) report.note("the run was finished already: nothing to do");
-    if (status.code() == Code::interrupted && !train_.out.empty())
-      report.note("to go on: run the same command with --resume auto");
+    if (!s.finished && !s.last_checkpoint.empty()) report.note("to go on: " + resume_command());
     return writer_.end(report);
   }
   void threads(int n) { threads_ = n; }
 
  private:
+  bool people() const { return context_.format == Format::table || context_.format == Format::md; }
+
   Context& context_;
   const Options& options_;
   const TrainOptions& train_;
@@ -120,14 +143,6 @@ class Printer : public TrainObserver {
   ReportWriter writer_;
   Progress progress_;
 };
-
-std::vector<std::string> own_arguments() {
-  std::vector<std::string> args;
-  if (auto text = read_file("/proc/self/cmdline"); text.ok())
-    for (size_t begin = 0, end; (end = text->find('\0', begin)) != std::string::npos; begin = end + 1)
-      args.push_back(text->substr(begin, end - begin));
-  return args;
-}
 
 // run.toml: the resolved options in the form that --config reads, with who ran it where.
 Status write_run_file(const Context& context, const std::string& dir, int world) {
