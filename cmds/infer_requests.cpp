@@ -14,13 +14,15 @@ Status wrong(std::string_view key, const Json& found, std::string_view expected)
 }
 
 Status read_int(std::string_view key, const Json& value, int64_t min, int64_t max, int64_t* out) {
-  if (!value.is_integer() || value.as_int(min - 1) < min || value.as_int() > max) return wrong(key, value, fmt::format("an integer from {} to {}", min, max));
+  if (!value.is_integer() || value.as_int(min - 1) < min || value.as_int() > max)
+    return wrong(key, value, fmt::format("an integer from {} to {}", min, max));
   *out = value.as_int();
   return {};
 }
 
 Status read_real(std::string_view key, const Json& value, double min, double max, double* out) {
-  if (!value.is_number() || !(value.as_double() >= min && value.as_double() <= max)) return wrong(key, value, fmt::format("a number from {} to {}", min, max));
+  if (!value.is_number() || !(value.as_double() >= min && value.as_double() <= max))
+    return wrong(key, value, fmt::format("a number from {} to {}", min, max));
   *out = value.as_double();
   return {};
 }
@@ -76,7 +78,8 @@ Status read_field(const std::string& key, const Json& value, Request* r) {
     s.seed = static_cast<uint64_t>(seed);
     return {};
   }
-  if (key == "ignore_eos") return value.is_bool() ? (s.ignore_eos = value.as_bool(), Status()) : wrong(key, value, "true or false");
+  if (key == "ignore_eos")
+    return value.is_bool() ? (s.ignore_eos = value.as_bool(), Status()) : wrong(key, value, "true or false");
   return invalid_error(fmt::format("field \"{}\" is not supported by this release", escape_control(key)));
 }
 
@@ -89,13 +92,17 @@ Status read_body(const Json& body, Request* request) {
 
 Status read_openai(const Json& json, Request* request) {
   request->openai = true;
-  const Json *id = json.find("custom_id"), *method = json.find("method"), *url = json.find("url"), *body = json.find("body");
-  if (id && id->is_string()) request->custom_id = id->as_string();
-  else return invalid_error("custom_id is missing; expected a string");
+  const Json *id = json.find("custom_id"), *method = json.find("method"), *url = json.find("url"),
+             *body = json.find("body");
+  if (id && id->is_string())
+    request->custom_id = id->as_string();
+  else
+    return invalid_error("custom_id is missing; expected a string");
   if (method && method->as_string() != "POST") return wrong("method", *method, "\"POST\"");
   if (!url || url->as_string() != "/v1/completions")
-    return invalid_error(fmt::format("url is {}, this release answers \"/v1/completions\" (chat needs a chat template, which it does not run)",
-                                     url ? escape_control(url->dump()) : "missing"));
+    return invalid_error(fmt::format(
+        "url is {}, this release answers \"/v1/completions\" (chat needs a chat template, which it does not run)",
+        url ? escape_control(url->dump()) : "missing"));
   return read_body(*body, request);
 }
 
@@ -116,13 +123,18 @@ Request read_request(const Record& record, const Options& options, int64_t index
 
 Result<Prompt> to_prompt(const Request& request, const Tokenizer* tokenizer) {
   if (request.prompt_ids) return Prompt{*request.prompt_ids, request.sampling};
-  if (!tokenizer) return usage_error("the model has no tokenizer: give --tokenizer, or the prompt as token ids (--input)");
+  if (!tokenizer)
+    return usage_error("the model has no tokenizer: give --tokenizer, or the prompt as token ids (--input)");
   LLMOPS_ASSIGN(std::vector<int32_t> ids, tokenizer->encode(request.prompt_text));
   return Prompt{std::move(ids), request.sampling};
 }
 
 std::vector<Column> record_columns() {
-  return {{"prompt", "prompt"}, {"text", "text"}, {"finish_reason", "finish"}, {"prompt_tokens", "prompt tokens"}, {"completion_tokens", "completion tokens"}};
+  return {{"prompt", "prompt"},
+          {"text", "text"},
+          {"finish_reason", "finish"},
+          {"prompt_tokens", "prompt tokens"},
+          {"completion_tokens", "completion tokens"}};
 }
 
 namespace {

@@ -21,8 +21,8 @@ struct Options {
   SamplingOptions sampling;
 };
 
-// A line of the input. Plain: {"prompt", "max_tokens", "temperature", "top_k", "top_p", "seed", "stop", any other key is an error}.
-// OpenAI batch: {"custom_id", "method", "url", "body": {"prompt" or "messages", ...}}.
+// A line of the input. Plain: {"prompt", "max_tokens", "temperature", "top_k", "top_p", "seed", "stop", any other key
+// is an error}. OpenAI batch: {"custom_id", "method", "url", "body": {"prompt" or "messages", ...}}.
 struct Request {
   Status status;  // why it cannot be run
   int64_t index = 0;

@@ -16,13 +16,17 @@ using namespace infer_command_detail;
 
 void declare(Options& o, OptionTable& t) {
   t.section("Model");
-  t.path("ckpt", &o.ckpt, "step folder, run folder (its newest valid step) or Hugging Face directory").meta("DIR").required();
+  t.path("ckpt", &o.ckpt, "step folder, run folder (its newest valid step) or Hugging Face directory")
+      .meta("DIR")
+      .required();
   t.path("tokenizer", &o.tokenizer, "byte, or a tokenizer to use in place of the model's").meta("PATH");
   t.choice("dtype", &o.dtype, {{"f32", DType::f32}, {"bf16", DType::bf16}}, "weights, cache and activations");
   t.integer("threads", &o.threads, 1, 1024, "threads").otherwise("usable cores");
   t.section("Prompts");
   t.text("prompt", &o.prompt, "the prompt");
-  t.path("input", &o.input, "JSON lines, - for stdin: {\"prompt\": ...} or OpenAI batch requests; a prompt may be an array of token ids").meta("FILE");
+  t.path("input", &o.input,
+         "JSON lines, - for stdin: {\"prompt\": ...} or OpenAI batch requests; a prompt may be an array of token ids")
+      .meta("FILE");
   t.integer("batch", &o.batch, 1, 4096, "prompts that are run together");
   t.section("Sampling (JSON lines may give their own)");
   t.integer("max-tokens", &o.sampling.max_tokens, 0, 1 << 24, "tokens to generate at most");
@@ -41,8 +45,11 @@ Status run_plain(const Options& o, LoadedModel& loaded, Context& context) {
   request.prompt_text = *o.prompt;
   LLMOPS_ASSIGN(Prompt prompt, to_prompt(request, loaded.tokenizer()));
   const bool stream = context.format == Format::table;
-  const OnText print = [&](size_t, std::string_view text) { (void)context.out.write(context.out.is_terminal() ? escape_for_terminal(text) : std::string(text)); };
-  LLMOPS_ASSIGN(const std::vector<Completion> completions, generate(*loaded.model, loaded.tokenizer(), std::span(&prompt, 1), stream ? print : OnText()));
+  const OnText print = [&](size_t, std::string_view text) {
+    (void)context.out.write(context.out.is_terminal() ? escape_for_terminal(text) : std::string(text));
+  };
+  LLMOPS_ASSIGN(const std::vector<Completion> completions,
+                generate(*loaded.model, loaded.tokenizer(), std::span(&prompt, 1), stream ? print : OnText()));
   if (stream) return completions[0].text.ends_with('\n') ? Status() : context.out.write("\n");
   Report report(record_columns());
   report.record(plain_record(request, completions[0]));
@@ -52,7 +59,10 @@ Status run_plain(const Options& o, LoadedModel& loaded, Context& context) {
 class Batches {
  public:
   Batches(const Options& o, LoadedModel& loaded, Context& context)
-      : o_(o), loaded_(loaded), writer_(context.out, context.format_given() ? context.format : Format::jsonl, context.colour), progress_("infer", 0) {}
+      : o_(o),
+        loaded_(loaded),
+        writer_(context.out, context.format_given() ? context.format : Format::jsonl, context.colour),
+        progress_("infer", 0) {}
 
   Status run() {
     LLMOPS_ASSIGN(RecordReader reader, RecordReader::open(o_.input, {.keep_going = true}));
@@ -68,7 +78,8 @@ class Batches {
     if (lines_ == 0) return invalid_error(o_.input + ": holds no request");
     Report rest;
     LLMOPS_TRY(writer_.end(rest));
-    if (failed_ > 0) return {Code::finding, fmt::format("{} of {} requests failed; their records say why", failed_, lines_)};
+    if (failed_ > 0)
+      return {Code::finding, fmt::format("{} of {} requests failed; their records say why", failed_, lines_)};
     return {};
   }
 
@@ -79,8 +90,10 @@ class Batches {
     for (Request& request : pending_) {
       if (!request.status.ok()) continue;
       auto prompt = to_prompt(request, loaded_.tokenizer());
-      if (prompt.ok()) request.status = check_prompt(loaded_.model->config(), *prompt);
-      else request.status = prompt.status();
+      if (prompt.ok())
+        request.status = check_prompt(loaded_.model->config(), *prompt);
+      else
+        request.status = prompt.status();
       if (request.status.ok()) prompts.push_back(prompt.take());
     }
     LLMOPS_ASSIGN(const std::vector<Completion> completions, generate(*loaded_.model, loaded_.tokenizer(), prompts));
@@ -104,10 +117,12 @@ class Batches {
 };
 
 Status run(Options& o, Context& context) {
-  if (o.prompt.has_value() == !o.input.empty()) return usage_error("give one of --prompt TEXT and --input FILE (- for stdin)");
+  if (o.prompt.has_value() == !o.input.empty())
+    return usage_error("give one of --prompt TEXT and --input FILE (- for stdin)");
   if (o.sampling.top_p == 0) return usage_error("--top-p is 0, expected more than 0 up to 1");
   o.sampling.seed = static_cast<uint64_t>(o.seed);
-  LLMOPS_ASSIGN(const std::unique_ptr<Device> device, Device::open_cpu({.threads = o.threads ? static_cast<int>(*o.threads) : usable_cores()}));
+  LLMOPS_ASSIGN(const std::unique_ptr<Device> device,
+                Device::open_cpu({.threads = o.threads ? static_cast<int>(*o.threads) : usable_cores()}));
   LLMOPS_ASSIGN(LoadedModel loaded, load_model(*device, o.ckpt, o.tokenizer, o.dtype));
   for (const std::string& note : loaded.notes) warn("infer run: " + note);
   const Status status = o.prompt ? run_plain(o, loaded, context) : Batches(o, loaded, context).run();
@@ -121,11 +136,15 @@ Command infer_run_command() {
   return make_command<Options, declare, run>({
       .name = "infer run",
       .summary = "generate text from a checkpoint, for one prompt or for JSON lines",
-      .description = "Runs a model on a prompt, or on the requests of a file. A prompt alone prints its completion; JSON lines in give JSON "
+      .description = "Runs a model on a prompt, or on the requests of a file. A prompt alone prints its completion; "
+                     "JSON lines in give JSON "
                      "lines out, in order, a bad line answered by its error and exit code 1 at the end.\n\n"
-                     "Answers do not depend on threads, on --batch or on the other prompts. A draw depends on the seed and on the number of the token.",
-      .examples = {{"llmops infer run --ckpt runs/char --prompt \"In the beginning\" --max-tokens 64", "the newest valid step of a run"},
-                   {"llmops infer run --ckpt runs/char --prompt \"And \" --temperature 0.8 --top-k 40 --seed 7", "sampled"},
+                     "Answers do not depend on threads, on --batch or on the other prompts. A draw depends on the seed "
+                     "and on the number of the token.",
+      .examples = {{"llmops infer run --ckpt runs/char --prompt \"In the beginning\" --max-tokens 64",
+                    "the newest valid step of a run"},
+                   {"llmops infer run --ckpt runs/char --prompt \"And \" --temperature 0.8 --top-k 40 --seed 7",
+                    "sampled"},
                    {"llmops infer run --ckpt runs/char --input requests.jsonl > answers.jsonl", "a batch"}},
   });
 }

@@ -42,7 +42,13 @@ void declare(Options& o, OptionTable& t) {
 class Tour {
  public:
   Tour(const Options& options, Context& context, std::string dir)
-      : o_(options), context_(context), dir_(std::move(dir)), report_({{"stage", "stage"}, {"result", "result"}, {"time_s", "time", Unit::s}, {"verdict", "verdict", Unit::verdict}}),
+      : o_(options),
+        context_(context),
+        dir_(std::move(dir)),
+        report_({{"stage", "stage"},
+                 {"result", "result"},
+                 {"time_s", "time", Unit::s},
+                 {"verdict", "verdict", Unit::verdict}}),
         progress_("tour", static_cast<double>(o_.steps)) {}
 
   Status run() {
@@ -51,9 +57,13 @@ class Tour {
       const char* name;
       Stage stage;
     };
-    for (const Named& named : {Named{"data", &Tour::data}, {"train on 2 ranks, kill -9 half way", &Tour::train_and_kill}, {"resume and finish", &Tour::resume},
-                               {"verify the checkpoints", &Tour::verify_run}, {"generate three lines", &Tour::generate_lines},
-                               {"all-reduce, 2 ranks", &Tour::all_reduce}, {"matmul", &Tour::matmul_rate}}) {
+    for (const Named& named : {Named{"data", &Tour::data},
+                               {"train on 2 ranks, kill -9 half way", &Tour::train_and_kill},
+                               {"resume and finish", &Tour::resume},
+                               {"verify the checkpoints", &Tour::verify_run},
+                               {"generate three lines", &Tour::generate_lines},
+                               {"all-reduce, 2 ranks", &Tour::all_reduce},
+                               {"matmul", &Tour::matmul_rate}}) {
       if (cancel_signal() != 0) {
         context_.die_by_signal = true;
         return {Code::interrupted, "stopped by a signal"};
@@ -66,7 +76,8 @@ class Tour {
         ++failed_;
         if (first_.ok()) first_ = status;
       }
-      report_.row({named.name, status.ok() ? result : status.message(), monotonic_s() - start_s, status.ok() ? "pass" : "FAIL"});
+      report_.row({named.name, status.ok() ? result : status.message(), monotonic_s() - start_s,
+                   status.ok() ? "pass" : "FAIL"});
       if (!status.ok() && status.code() != Code::finding) break;  // what comes next needs this
     }
     for (const std::string& line : lines_) report_.note("generated: " + line);
@@ -90,7 +101,8 @@ class Tour {
       }
     }
     LLMOPS_ASSIGN(const std::string content, read_file(text_));
-    *result = fmt::format("{} of text: {}", format_bytes(static_cast<int64_t>(content.size())), o_.data.empty() ? "King James Bible" : o_.data);
+    *result = fmt::format("{} of text: {}", format_bytes(static_cast<int64_t>(content.size())),
+                          o_.data.empty() ? "King James Bible" : o_.data);
     return {};
   }
 
@@ -103,9 +115,16 @@ class Tour {
   }
 
   std::vector<std::string> train_arguments() const {
-    return {"/proc/self/exe", "train", "--model", "char", "--data", text_, "--steps", fmt::format("{}", o_.steps), "--ranks", fmt::format("{}", kRanks),
-            "--shards", fmt::format("{}", kRanks), "--save-every", fmt::format("{}", std::max<int64_t>(1, o_.steps / 8)), "--out", path("run"),
-            "--format", "jsonl", "--resume", "auto"};
+    return {"/proc/self/exe", "train",
+            "--model",        "char",
+            "--data",         text_,
+            "--steps",        fmt::format("{}", o_.steps),
+            "--ranks",        fmt::format("{}", kRanks),
+            "--shards",       fmt::format("{}", kRanks),
+            "--save-every",   fmt::format("{}", std::max<int64_t>(1, o_.steps / 8)),
+            "--out",          path("run"),
+            "--format",       "jsonl",
+            "--resume",       "auto"};
   }
 
   // Reads step records until the end, or until `kill_at`; the losses by step.
@@ -134,13 +153,15 @@ class Tour {
     child.kill_now();
     const int code = child.wait();
     if (code != 128 + 9) return {Code::finding, fmt::format("training was killed and ended with {}", code)};
-    *result = fmt::format("loss {} to {} in {} steps, then killed", before_.at(1).substr(0, 6), before_.at(kill_at_).substr(0, 6), kill_at_);
+    *result = fmt::format("loss {} to {} in {} steps, then killed", before_.at(1).substr(0, 6),
+                          before_.at(kill_at_).substr(0, 6), kill_at_);
     return {};
   }
 
   Status failed_child(int code, const std::string& what) {
     std::string log = "no log";
-    if (auto text = read_file(path("tour.log")); text.ok() && !text->empty()) log = text->substr(text->rfind('\n', text->size() - 2) + 1);
+    if (auto text = read_file(path("tour.log")); text.ok() && !text->empty())
+      log = text->substr(text->rfind('\n', text->size() - 2) + 1);
     return {Code::io, fmt::format("{} with exit code {}: {}", what, code, escape_control(log))};
   }
 
@@ -152,26 +173,32 @@ class Tour {
     LLMOPS_TRY(follow(child, -1, &after, &summary));
     const int code = child.wait();
     if (code != 0) return failed_child(code, "the resumed run ended");
-    if (after.empty() || after.begin()->first > kill_at_) return {Code::finding, "the resumed run repeats no step of the killed one"};
+    if (after.empty() || after.begin()->first > kill_at_)
+      return {Code::finding, "the resumed run repeats no step of the killed one"};
     int64_t same = 0;
     for (const auto& [step, loss] : after) {
       const auto it = before_.find(step);
       if (it == before_.end()) continue;
-      if (it->second != loss) return {Code::finding, fmt::format("step {}: loss {} before the kill, {} after", step, it->second, loss)};
+      if (it->second != loss)
+        return {Code::finding, fmt::format("step {}: loss {} before the kill, {} after", step, it->second, loss)};
       ++same;
     }
     const double last = json_parse(after.rbegin()->second)->as_double();
     const Json* val = summary.find("val_loss");
-    if (last > kLossMax) return {Code::finding, fmt::format("training loss is {:.3f}, expected at most {}", last, kLossMax)};
-    *result = fmt::format("from step {}: {} repeated steps bit-equal; loss {:.3f}, validation {:.3f}", after.begin()->first - 1, same, last, val ? val->as_double() : 0.0);
+    if (last > kLossMax)
+      return {Code::finding, fmt::format("training loss is {:.3f}, expected at most {}", last, kLossMax)};
+    *result = fmt::format("from step {}: {} repeated steps bit-equal; loss {:.3f}, validation {:.3f}",
+                          after.begin()->first - 1, same, last, val ? val->as_double() : 0.0);
     return {};
   }
 
   Status verify_run(std::string* result) {
     Pool pool(usable_cores());
     LLMOPS_ASSIGN(const VerifyReport report, verify(path("run"), pool));
-    if (!report.findings.empty()) return {Code::finding, fmt::format("{}: {}", report.findings[0].file, report.findings[0].what)};
-    *result = fmt::format("{} steps, {} files, {}: no finding", report.steps.size(), report.files, format_bytes(report.bytes));
+    if (!report.findings.empty())
+      return {Code::finding, fmt::format("{}: {}", report.findings[0].file, report.findings[0].what)};
+    *result = fmt::format("{} steps, {} files, {}: no finding", report.steps.size(), report.files,
+                          format_bytes(report.bytes));
     return {};
   }
 
@@ -182,28 +209,39 @@ class Tour {
     for (const char* start : {"And ", "The ", "In "}) {
       Prompt prompt;
       LLMOPS_ASSIGN(prompt.ids, loaded.tokenizer()->encode(start));
-      prompt.sampling = {.max_tokens = 56, .temperature = 0.7, .top_k = 20, .top_p = 1, .seed = prompts.size() + 1, .stop = {"\n"}, .ignore_eos = false};
+      prompt.sampling = {.max_tokens = 56,
+                         .temperature = 0.7,
+                         .top_k = 20,
+                         .top_p = 1,
+                         .seed = prompts.size() + 1,
+                         .stop = {"\n"},
+                         .ignore_eos = false};
       prompts.push_back(std::move(prompt));
       lines_.push_back(start);
     }
     GenerateStats stats;
-    LLMOPS_ASSIGN(const std::vector<Completion> completions, generate(*loaded.model, loaded.tokenizer(), prompts, {}, &stats));
+    LLMOPS_ASSIGN(const std::vector<Completion> completions,
+                  generate(*loaded.model, loaded.tokenizer(), prompts, {}, &stats));
     for (size_t i = 0; i < completions.size(); ++i) {
       if (completions[i].text.empty()) return {Code::finding, "a completion is empty"};
       lines_[i] += completions[i].text;
     }
-    *result = fmt::format("{} tokens at {}", stats.decode_tokens, for_people(static_cast<double>(stats.decode_tokens) / stats.decode_s, Unit::tokens_per_s));
+    *result = fmt::format("{} tokens at {}", stats.decode_tokens,
+                          for_people(static_cast<double>(stats.decode_tokens) / stats.decode_s, Unit::tokens_per_s));
     return {};
   }
 
   Status all_reduce(std::string* result) {
     const std::string file = path("rate.json");
-    LLMOPS_ASSIGN(const int code, run_ranks(kRanks, {"llmops", "tour"}, {.env = {fmt::format("{}={}", kRateFile, file)}}));
+    LLMOPS_ASSIGN(const int code,
+                  run_ranks(kRanks, {"llmops", "tour"}, {.env = {fmt::format("{}={}", kRateFile, file)}}));
     if (code != 0) return peer_error(fmt::format("the ranks ended with exit code {}", code));
     LLMOPS_ASSIGN(const std::string text, read_file(file));
     LLMOPS_ASSIGN(const Json json, json_parse(text));
-    if (json.find("wrong")->as_int(-1) != 0) return {Code::finding, fmt::format("{} sums are wrong", json.find("wrong")->as_int())};
-    *result = fmt::format("{} in {}: bus bandwidth {}, sums exact", format_bytes(json.find("bytes")->as_int()), format_duration(json.find("time_us")->as_double() * 1e-6),
+    if (json.find("wrong")->as_int(-1) != 0)
+      return {Code::finding, fmt::format("{} sums are wrong", json.find("wrong")->as_int())};
+    *result = fmt::format("{} in {}: bus bandwidth {}, sums exact", format_bytes(json.find("bytes")->as_int()),
+                          format_duration(json.find("time_us")->as_double() * 1e-6),
                           for_people(json.find("busbw_bytes_per_s")->as_double(), Unit::bytes_per_s));
     return {};
   }
@@ -212,7 +250,8 @@ class Tour {
     LLMOPS_ASSIGN(const std::unique_ptr<Device> device, Device::open_cpu({.threads = usable_cores()}));
     const double rate = measure_matmul_flops_per_s(*device);
     if (!(rate > 0)) return {Code::finding, "the matmul did not run"};
-    *result = fmt::format("512 x 512 x 512 f32, {} threads, {}: {}", device->pool().threads(), name_of(device->isa()), for_people(rate, Unit::flops_per_s));
+    *result = fmt::format("512 x 512 x 512 f32, {} threads, {}: {}", device->pool().threads(), name_of(device->isa()),
+                          for_people(rate, Unit::flops_per_s));
     return {};
   }
 
@@ -244,7 +283,8 @@ Status measure_as_rank(const Launch& launch, const char* file) {
 
 Status run(Options& o, Context& context) {
   LLMOPS_ASSIGN(const Launch launch, parse_launch_env(std::nullopt));
-  if (const char* file = std::getenv(kRateFile); file && launch.role == Launch::Role::member) return measure_as_rank(launch, file);
+  if (const char* file = std::getenv(kRateFile); file && launch.role == Launch::Role::member)
+    return measure_as_rank(launch, file);
   std::string dir = o.keep;
   if (dir.empty()) {
     const char* tmp = std::getenv("TMPDIR");
@@ -256,7 +296,8 @@ Status run(Options& o, Context& context) {
   LLMOPS_TRY(Dir::create(dir).status());
   const Status status = Tour(o, context, dir).run();
   if (o.keep.empty())
-    if (auto parent = Dir::open(dir.substr(0, dir.rfind('/'))); parent.ok()) (void)parent->remove_tree(dir.substr(dir.rfind('/') + 1));
+    if (auto parent = Dir::open(dir.substr(0, dir.rfind('/'))); parent.ok())
+      (void)parent->remove_tree(dir.substr(dir.rfind('/') + 1));
   return status;
 }
 
@@ -266,10 +307,13 @@ Command tour_command() {
   return make_command<Options, declare, run>({
       .name = "tour",
       .summary = "train, kill, resume, verify, generate and measure on this machine, with a verdict for each",
-      .description = "Trains a small character model on real text on two ranks, kills the run half way, resumes it and checks that the repeated steps "
-                     "have the same losses to the last bit, verifies its checkpoints, generates three lines, and measures all-reduce and matmul. "
+      .description = "Trains a small character model on real text on two ranks, kills the run half way, resumes it and "
+                     "checks that the repeated steps "
+                     "have the same losses to the last bit, verifies its checkpoints, generates three lines, and "
+                     "measures all-reduce and matmul. "
                      "Takes about a minute on two cores.",
-      .examples = {{"llmops tour", "the whole tour"}, {"llmops tour --keep tour --data FILE", "on your own text, leaving the run for a look"}},
+      .examples = {{"llmops tour", "the whole tour"},
+                   {"llmops tour --keep tour --data FILE", "on your own text, leaving the run for a look"}},
   });
 }
 

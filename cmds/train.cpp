@@ -27,7 +27,8 @@ Report plan_report(const TrainPlan& plan, const TrainOptions& t, int world) {
   report.summary({"ranks", "ranks"}, world);
   report.summary({"tokens_per_step", "tokens per step", Unit::count}, plan.tokens_per_step);
   report.summary({"micro_batch", "windows per forward"}, plan.micro_batch);
-  report.summary({"flops_per_step", "FLOPs per step (matmuls, causal half of attention)", Unit::flops}, plan.flops_per_step);
+  report.summary({"flops_per_step", "FLOPs per step (matmuls, causal half of attention)", Unit::flops},
+                 plan.flops_per_step);
   int64_t total = 0;
   for (const auto& [category, bytes] : plan.memory_bytes) {
     report.summary({"memory_" + category + "_bytes", "memory per rank: " + category, Unit::bytes}, bytes);
@@ -56,7 +57,9 @@ std::string resume_command() {
   std::string line;
   bool resumes = false;
   for (const std::string& arg : own_arguments()) {
-    const bool plain = !arg.empty() && arg.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+") == std::string::npos;
+    const bool plain = !arg.empty() && arg.find_first_not_of(
+                                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+") ==
+                                           std::string::npos;
     std::string quoted = arg;
     for (size_t at = 0; (at = quoted.find('\'', at)) != std::string::npos; at += 4) quoted.replace(at, 1, "'\\''");
     line += (line.empty() ? "" : " ") + (plain ? arg : "'" + quoted + "'");
@@ -68,16 +71,24 @@ std::string resume_command() {
 class Printer : public TrainObserver {
  public:
   Printer(Context& context, const Options& options, const TrainOptions& train, int world)
-      : context_(context), options_(options), train_(train), world_(world), writer_(context.out, context.format, context.colour),
+      : context_(context),
+        options_(options),
+        train_(train),
+        world_(world),
+        writer_(context.out, context.format, context.colour),
         progress_("train", static_cast<double>(train.steps)) {}
 
   Status on_plan(const TrainPlan& plan) override {
-    log(LogLevel::normal, fmt::format("train: {} parameters, {} rank{} x {} thread{}, {} tokens per step, {} training tokens{}", for_people(plan.params, Unit::count), world_,
-                                      world_ == 1 ? "" : "s", threads_, threads_ == 1 ? "" : "s", plan.tokens_per_step, plan.train_tokens,
-                                      plan.start_step > 0 ? fmt::format(", going on after step {}", plan.start_step) : ""));
+    log(LogLevel::normal,
+        fmt::format("train: {} parameters, {} rank{} x {} thread{}, {} tokens per step, {} training tokens{}",
+                    for_people(plan.params, Unit::count), world_, world_ == 1 ? "" : "s", threads_,
+                    threads_ == 1 ? "" : "s", plan.tokens_per_step, plan.train_tokens,
+                    plan.start_step > 0 ? fmt::format(", going on after step {}", plan.start_step) : ""));
     if (plan.peak_flops_per_s > 0)
-      log(LogLevel::normal, fmt::format("train: MFU = matmul FLOPs (causal half of attention) per second / {}, the matmul rate measured at start",
-                                        for_people(plan.peak_flops_per_s, Unit::flops_per_s)));
+      log(LogLevel::normal,
+          fmt::format(
+              "train: MFU = matmul FLOPs (causal half of attention) per second / {}, the matmul rate measured at start",
+              for_people(plan.peak_flops_per_s, Unit::flops_per_s)));
     if (people() && log_level() == LogLevel::quiet) return {};  // the summary alone
     return writer_.begin({{"step", "step"},
                           {"loss", "loss", Unit::none, 5},
@@ -95,7 +106,8 @@ class Printer : public TrainObserver {
 
   Status on_step(const StepRecord& record) override {
     progress_.update(static_cast<double>(record.step), fmt::format("loss {:.4f}", record.loss));
-    const bool wanted = record.step == 1 || record.step % options_.log_every == 0 || record.step == train_.steps || record.val_loss;
+    const bool wanted =
+        record.step == 1 || record.step % options_.log_every == 0 || record.step == train_.steps || record.val_loss;
     if (people() && (!wanted || log_level() == LogLevel::quiet)) return {};
     progress_.clear();
     Json json = to_json(record);
@@ -105,8 +117,9 @@ class Printer : public TrainObserver {
 
   void on_save(const SaveReport& report) override {
     progress_.clear();
-    log(LogLevel::verbose, fmt::format("train: saved step {}: {} in {}, training held for {}", report.step, format_bytes(report.bytes),
-                                       format_duration(report.drain_s), format_duration(report.stall_s)));
+    log(LogLevel::verbose,
+        fmt::format("train: saved step {}: {} in {}, training held for {}", report.step, format_bytes(report.bytes),
+                    format_duration(report.drain_s), format_duration(report.stall_s)));
   }
 
   Status finish(const TrainSummary& s, const Status& status) {
@@ -119,7 +132,8 @@ class Printer : public TrainObserver {
     report.summary({"step_ms_p95", "95 % of steps below", Unit::ms}, s.step_ms_p95);
     report.summary({"final_loss", "training loss", Unit::none, 5}, s.steps > 0 ? Json(s.final_loss) : Json());
     report.summary({"val_loss", "validation loss", Unit::none, 5}, s.val_loss ? Json(*s.val_loss) : Json());
-    report.summary({"last_checkpoint", "last checkpoint"}, s.last_checkpoint.empty() ? Json() : Json(s.last_checkpoint));
+    report.summary({"last_checkpoint", "last checkpoint"},
+                   s.last_checkpoint.empty() ? Json() : Json(s.last_checkpoint));
     report.summary({"save_stall_s", "training held by saves", Unit::s}, s.save_stall_s);
     report.summary({"save_drain_s", "saving beside training", Unit::s}, s.save_drain_s);
     Json memory(Json::Object{});
@@ -148,9 +162,10 @@ class Printer : public TrainObserver {
 Status write_run_file(const Context& context, const std::string& dir, int world) {
   char host[256] = "unknown";
   gethostname(host, sizeof host - 1);
-  return write_file_durable(dir + "/run.toml", fmt::format("# llmops {} ({}), host {}, {} ranks. Repeat: llmops train --config THIS_FILE --out OTHER_DIR\n{}",
-                                                           build_version(), build_commit(), escape_control(host), world,
-                                                           context.options.to_toml("train")));
+  return write_file_durable(
+      dir + "/run.toml",
+      fmt::format("# llmops {} ({}), host {}, {} ranks. Repeat: llmops train --config THIS_FILE --out OTHER_DIR\n{}",
+                  build_version(), build_commit(), escape_control(host), world, context.options.to_toml("train")));
 }
 
 // The parent of several ranks: reads the data once and leaves the rest to them.
@@ -175,20 +190,24 @@ Status run_parent(const Corpus& corpus, const PreparedRun& prepared, int world, 
 Status run_rank(const Options& o, TrainOptions t, const Corpus& corpus, const Launch& launch, Context& context) {
   const int threads = o.threads ? static_cast<int>(*o.threads) : std::max(1, usable_cores() / launch.world);
   LLMOPS_ASSIGN(const std::unique_ptr<Device> device, Device::open_cpu({.threads = threads}));
-  LLMOPS_ASSIGN(const std::unique_ptr<Communicator> comm, open_communicator(*device, launch, {.deadline_s = o.deadline_s}));
+  LLMOPS_ASSIGN(const std::unique_ptr<Communicator> comm,
+                open_communicator(*device, launch, {.deadline_s = o.deadline_s}));
   Printer printer(context, o, t, launch.world);
   printer.threads(threads);
   TrainSummary summary;
   Status status = train_run(*device, *comm, corpus, t, printer, &summary);
-  const bool told_by_root = status.code() == Code::interrupted || status.code() == Code::finding || status.code() == Code::usage;
-  if (launch.rank != 0) return told_by_root ? Status(status.code(), "") : status.in(fmt::format("rank {}", launch.rank));
+  const bool told_by_root =
+      status.code() == Code::interrupted || status.code() == Code::finding || status.code() == Code::usage;
+  if (launch.rank != 0)
+    return told_by_root ? Status(status.code(), "") : status.in(fmt::format("rank {}", launch.rank));
   if (status.code() == Code::interrupted && t.out.empty()) context.die_by_signal = true;
   const Status printed = printer.finish(summary, status);
   return status.ok() ? printed : status;
 }
 
 Status run(Options& o, Context& context) {
-  LLMOPS_ASSIGN(const Launch launch, parse_launch_env(o.ranks ? std::optional<int>(static_cast<int>(*o.ranks)) : std::nullopt));
+  LLMOPS_ASSIGN(const Launch launch,
+                parse_launch_env(o.ranks ? std::optional<int>(static_cast<int>(*o.ranks)) : std::nullopt));
   if (launch.role != Launch::Role::member)
     for (const std::string& note : launch.notes) log(LogLevel::normal, "train: " + note);
   LLMOPS_ASSIGN(TrainOptions t, resolve(o, launch.world));
@@ -221,12 +240,17 @@ Command train_command() {
   return make_command<Options, declare, run>({
       .name = "train",
       .summary = "train a model: data parallel, ZeRO-1, checkpoints, exact resume",
-      .description = "Trains a GPT-2, Llama or Qwen3 model on the ranks of this machine. The same seed, data and --shards give the same bits "
+      .description = "Trains a GPT-2, Llama or Qwen3 model on the ranks of this machine. The same seed, data and "
+                     "--shards give the same bits "
                      "for any number of ranks and threads, across kills and resumes.\n\n"
-                     "With --out DIR a run keeps checkpoints (DIR/step-%08d), metrics.jsonl and run.toml. SIGTERM, SIGINT and --max-time save and "
-                     "end with exit code 75; --resume auto goes on. A loss or gradient that is not finite stops the run before the update with exit code 1.",
-      .examples = {{"llmops train --model char --data FILE --steps 200 --out runs/char", "nanoGPT's character model on a text"},
-                   {"llmops train --model char --data FILE --steps 400 --out runs/char --resume auto --ranks 2", "go on with two ranks"},
+                     "With --out DIR a run keeps checkpoints (DIR/step-%08d), metrics.jsonl and run.toml. SIGTERM, "
+                     "SIGINT and --max-time save and "
+                     "end with exit code 75; --resume auto goes on. A loss or gradient that is not finite stops the "
+                     "run before the update with exit code 1.",
+      .examples = {{"llmops train --model char --data FILE --steps 200 --out runs/char",
+                    "nanoGPT's character model on a text"},
+                   {"llmops train --model char --data FILE --steps 400 --out runs/char --resume auto --ranks 2",
+                    "go on with two ranks"},
                    {"llmops train --model gpt2:6x384 --data FILE --dry-run", "what a run would need"}},
   });
 }

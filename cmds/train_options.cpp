@@ -19,7 +19,9 @@ Recipe recipe_of(const std::string& model) {
   return {8, 256, 100, 3e-4, 3e-5};
 }
 
-bool is_descriptor(const std::string& model) { return model.find('/') == std::string::npos && !model.ends_with(".json"); }
+bool is_descriptor(const std::string& model) {
+  return model.find('/') == std::string::npos && !model.ends_with(".json");
+}
 
 Result<ModelConfig> config_from_file(const std::string& path) {
   LLMOPS_ASSIGN(const std::string text, read_file(path, 1 << 20));
@@ -40,8 +42,11 @@ Status apply_plan(Options& o, Parallel* parallel) {
   if (plan.save_every > 0 && o.save_every == 0) o.save_every = plan.save_every;
   if (plan.keep > 0 && o.keep == 0) o.keep = plan.keep;
   if (!plan.checkpoint_dir.empty() && o.out.empty()) o.out = plan.checkpoint_dir;
-  if (!plan.recompute.empty() && plan.recompute != "none") return usage_error(fmt::format("{}: train.recompute is \"{}\", this release has none", o.plan, plan.recompute));
-  if (!plan.schedule.empty() && plan.schedule != "none") return usage_error(fmt::format("{}: train.schedule is \"{}\", this release has none (no pipeline)", o.plan, plan.schedule));
+  if (!plan.recompute.empty() && plan.recompute != "none")
+    return usage_error(fmt::format("{}: train.recompute is \"{}\", this release has none", o.plan, plan.recompute));
+  if (!plan.schedule.empty() && plan.schedule != "none")
+    return usage_error(
+        fmt::format("{}: train.schedule is \"{}\", this release has none (no pipeline)", o.plan, plan.schedule));
   if (!plan.dtype.empty()) {
     const auto dtype = dtype_from_name(plan.dtype == "f32" ? "F32" : plan.dtype == "bf16" ? "BF16" : plan.dtype);
     if (!dtype || (*dtype != DType::f32 && *dtype != DType::bf16))
@@ -56,17 +61,25 @@ Status apply_plan(Options& o, Parallel* parallel) {
 
 void declare(Options& o, OptionTable& t) {
   t.section("Model");
-  t.text("model", &o.model, "built-in descriptor (char, gpt2:d12, gpt2:LxD, llama:LxD, qwen3:LxD) or path of a Hugging Face config.json");
+  t.text("model", &o.model,
+         "built-in descriptor (char, gpt2:d12, gpt2:LxD, llama:LxD, qwen3:LxD) or path of a Hugging Face config.json");
   t.path("init-from", &o.init_from, "start with the weights of a Hugging Face directory or a step folder").meta("DIR");
   t.path("plan", &o.plan, "plan.toml with model, layout and sizes; flags override it").meta("FILE");
   t.section("Data");
-  t.list("data", &o.data, "text (.gz, .zst, - for stdin), jsonl, llm.c .bin, nanoGPT u16, Megatron .idx; files, folders, globs").meta("PATH");
+  t.list("data", &o.data,
+         "text (.gz, .zst, - for stdin), jsonl, llm.c .bin, nanoGPT u16, Megatron .idx; files, folders, globs")
+      .meta("PATH");
   t.list("val-data", &o.val_data, "validation data; else the end of the training data").meta("PATH");
   t.choice("data-format", &o.data_format,
-           {{"detect", DataFormat::detect}, {"text", DataFormat::text}, {"jsonl", DataFormat::jsonl}, {"llmc", DataFormat::llmc},
-            {"u16", DataFormat::u16}, {"megatron", DataFormat::megatron}},
+           {{"detect", DataFormat::detect},
+            {"text", DataFormat::text},
+            {"jsonl", DataFormat::jsonl},
+            {"llmc", DataFormat::llmc},
+            {"u16", DataFormat::u16},
+            {"megatron", DataFormat::megatron}},
            "format of the data");
-  t.text("tokenizer", &o.tokenizer, "byte, char, or the path of a GPT-2 tokenizer (tokenizer.json, vocab.json, or their folder)")
+  t.text("tokenizer", &o.tokenizer,
+         "byte, char, or the path of a GPT-2 tokenizer (tokenizer.json, vocab.json, or their folder)")
       .otherwise("char for --model char, else byte");
   t.text("text-field", &o.text_field, "field of a jsonl record that holds the text").meta("NAME");
   t.real("val-fraction", &o.val_fraction, 0, 0.9, "part of the data, at its end, that validates");
@@ -77,20 +90,28 @@ void declare(Options& o, OptionTable& t) {
       .otherwise("as many as fit 8192 tokens");
   t.integer("seq", &o.seq, 1, 1 << 24, "tokens of a window").otherwise("64 for char, else 256");
   t.integer("seed", &o.seed, 0, int64_t{1} << 62, "seed of weights and sample order");
-  t.choice("dtype", &o.dtype, {{"f32", DType::f32}, {"bf16", DType::bf16}}, "weights and activations; bf16 keeps f32 master weights");
+  t.choice("dtype", &o.dtype, {{"f32", DType::f32}, {"bf16", DType::bf16}},
+           "weights and activations; bf16 keeps f32 master weights");
   t.section("Parallel layout");
   t.integer("ranks", &o.ranks, 1, kRanksMax, "processes on this machine that share the batch").otherwise("1");
   t.integer("threads", &o.threads, 1, 1024, "threads per rank").otherwise("usable cores / ranks");
-  t.integer("shards", &o.shards, 0, 1 << 20, "virtual shards of a batch's gradient, a power of two that the ranks divide: bits then do not "
-                                             "depend on the ranks").otherwise("as many as ranks");
+  t.integer("shards", &o.shards, 0, 1 << 20,
+            "virtual shards of a batch's gradient, a power of two that the ranks divide: bits then do not "
+            "depend on the ranks")
+      .otherwise("as many as ranks");
   t.integer("zero", &o.zero, 0, 1, "ZeRO stage: 1 shards the optimizer over the ranks, 0 replicates it").otherwise("1");
   t.duration("deadline", &o.deadline_s, "longest wait for a rank in one collective");
   t.section("Optimizer");
   t.real("lr", &o.lr, 0, 1e3, "peak learning rate").otherwise("1e-3 for char, else 3e-4");
   t.real("lr-min", &o.lr_min, 0, 1e3, "learning rate at the end").otherwise("lr / 10");
-  t.integer("warmup", &o.warmup, 0, int64_t{1} << 40, "steps of linear warm-up").otherwise("100, at most a tenth of the steps");
+  t.integer("warmup", &o.warmup, 0, int64_t{1} << 40, "steps of linear warm-up")
+      .otherwise("100, at most a tenth of the steps");
   t.choice("lr-schedule", &o.lr_schedule,
-           {{"constant", LrShape::constant}, {"linear", LrShape::linear}, {"cosine", LrShape::cosine}, {"wsd", LrShape::wsd}}, "shape after warm-up");
+           {{"constant", LrShape::constant},
+            {"linear", LrShape::linear},
+            {"cosine", LrShape::cosine},
+            {"wsd", LrShape::wsd}},
+           "shape after warm-up");
   t.real("decay-fraction", &o.decay_fraction, 0, 1, "wsd: the last part of the steps, in which the rate falls");
   t.real("beta1", &o.beta1, 0, 0.999999, "AdamW: decay of the first moment");
   t.real("beta2", &o.beta2, 0, 0.999999999, "AdamW: decay of the second moment");
@@ -103,7 +124,8 @@ void declare(Options& o, OptionTable& t) {
   t.path("out", &o.out, "run folder: checkpoints, metrics.jsonl, run.toml").meta("DIR");
   t.integer("save-every", &o.save_every, 0, int64_t{1} << 40, "steps between checkpoints; 0: the last step only");
   t.integer("keep", &o.keep, 0, 1 << 20, "newest checkpoints that stay; 0: all");
-  t.choice("resume", &o.resume, {{"none", Resume::none}, {"auto", Resume::automatic}}, "auto: go on from the newest valid step of --out");
+  t.choice("resume", &o.resume, {{"none", Resume::none}, {"auto", Resume::automatic}},
+           "auto: go on from the newest valid step of --out");
   t.duration("max-time", &o.max_time_s, "save and stop with exit code 75 after this long");
   t.flag("tensorboard", &o.tensorboard, "write TensorBoard events to --out");
   t.section("Output");
@@ -112,8 +134,15 @@ void declare(Options& o, OptionTable& t) {
 }
 
 DataOptions data_options(const Options& o) {
-  return {.paths = o.data, .val_paths = o.val_data, .val_fraction = o.val_fraction, .format = o.data_format,
-          .tokenizer = o.tokenizer ? *o.tokenizer : o.model == "char" ? "char" : "byte", .text_field = o.text_field, .vocab_size = 0};
+  return {.paths = o.data,
+          .val_paths = o.val_data,
+          .val_fraction = o.val_fraction,
+          .format = o.data_format,
+          .tokenizer = o.tokenizer         ? *o.tokenizer
+                       : o.model == "char" ? "char"
+                                           : "byte",
+          .text_field = o.text_field,
+          .vocab_size = 0};
 }
 
 Result<TrainOptions> resolve(Options& o, int world) {
@@ -128,18 +157,24 @@ Result<TrainOptions> resolve(Options& o, int world) {
   t.seq = o.seq.value_or(recipe.seq);
   t.seed = static_cast<uint64_t>(o.seed);
   if (!o.plan.empty() && t.parallel.dp != 1 && t.parallel.dp != world)
-    return usage_error(fmt::format("{}: parallel.dp is {}, --ranks is {}; they must agree", o.plan, t.parallel.dp, world));
+    return usage_error(
+        fmt::format("{}: parallel.dp is {}, --ranks is {}; they must agree", o.plan, t.parallel.dp, world));
   t.parallel.dp = world;
   if (o.zero) t.parallel.zero = static_cast<int>(*o.zero);
   if (o.shards > 0) t.parallel.shards = static_cast<int>(o.shards);
   LLMOPS_TRY(check(t.parallel, world));
   const int64_t shards = std::max(t.parallel.shards, world);
   if (t.batch < shards)
-    return usage_error(fmt::format("--batch is {}, expected at least one window for each of {} {}", t.batch, shards, shards > world ? "shards" : "ranks"));
+    return usage_error(fmt::format("--batch is {}, expected at least one window for each of {} {}", t.batch, shards,
+                                   shards > world ? "shards" : "ranks"));
   t.dtype = o.dtype;
   const double lr = o.lr.value_or(recipe.lr);
-  t.lr = {.shape = o.lr_schedule, .lr = lr, .lr_min = o.lr_min.value_or(lr / 10),
-          .warmup_steps = o.warmup.value_or(std::min(recipe.warmup, o.steps / 10)), .steps = o.steps, .decay_fraction = o.decay_fraction};
+  t.lr = {.shape = o.lr_schedule,
+          .lr = lr,
+          .lr_min = o.lr_min.value_or(lr / 10),
+          .warmup_steps = o.warmup.value_or(std::min(recipe.warmup, o.steps / 10)),
+          .steps = o.steps,
+          .decay_fraction = o.decay_fraction};
   if (t.lr.lr_min > lr) return usage_error(fmt::format("--lr-min is {}, expected at most --lr, {}", t.lr.lr_min, lr));
   t.adamw = {.beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay, .clip = o.clip};
   t.val_every = o.val_every;
@@ -174,13 +209,15 @@ Status resolve_model(const Options& o, const Corpus& corpus, TrainOptions* t) {
     LLMOPS_ASSIGN(t->model, config_from_file(o.model));
   }
   if (vocab > t->model.vocab)
-    return invalid_error(fmt::format("data: token ids reach {}, the model's vocabulary is {}", vocab - 1, t->model.vocab));
+    return invalid_error(
+        fmt::format("data: token ids reach {}, the model's vocabulary is {}", vocab - 1, t->model.vocab));
   if (t->seq > t->model.positions) {
     if (t->model.learned_positions && o.model != "char")
       return usage_error(fmt::format("--seq is {}, the model has {} positions", t->seq, t->model.positions));
     t->model.positions = t->seq;
   }
-  if (corpus.tokenizer() && corpus.tokenizer()->eos() && t->model.eos_ids.empty()) t->model.eos_ids = {*corpus.tokenizer()->eos()};
+  if (corpus.tokenizer() && corpus.tokenizer()->eos() && t->model.eos_ids.empty())
+    t->model.eos_ids = {*corpus.tokenizer()->eos()};
   return {};
 }
 

@@ -51,12 +51,19 @@ class Sampler {
     }
     const int64_t n = static_cast<int64_t>(sequences.size());
     const auto view = [&](const void* data, DType dtype) { return dense_view(data, dtype, {n}, logits.device); };
-    LLMOPS_TRY(sample(stream, {.logits = logits, .temperature = view(temperature, DType::f32), .top_k = view(top_k, DType::i32),
-                               .top_p = view(top_p, DType::f32), .key = view(key, DType::i64), .position = view(position, DType::i64),
-                               .ids = dense_view(static_cast<void*>(top_k + rows_), DType::i32, {n}, logits.device), .vocab = logits.dim[1]}));
+    LLMOPS_TRY(sample(stream, {.logits = logits,
+                               .temperature = view(temperature, DType::f32),
+                               .top_k = view(top_k, DType::i32),
+                               .top_p = view(top_p, DType::f32),
+                               .key = view(key, DType::i64),
+                               .position = view(position, DType::i64),
+                               .ids = dense_view(static_cast<void*>(top_k + rows_), DType::i32, {n}, logits.device),
+                               .vocab = logits.dim[1]}));
     return stream.sync();
   }
-  int32_t id(size_t i) const { return memory_.as<int32_t>()[rows_ * 7 + static_cast<int64_t>(i)]; }  // after 8 + 8 + 4 + 4 + 4 bytes a row
+  int32_t id(size_t i) const {
+    return memory_.as<int32_t>()[rows_ * 7 + static_cast<int64_t>(i)];
+  }  // after 8 + 8 + 4 + 4 + 4 bytes a row
 
  private:
   Buffer memory_;
@@ -70,7 +77,8 @@ bool ends_text(const ModelConfig& config, const Tokenizer* tokenizer, int32_t id
 
 class Generator {
  public:
-  Generator(InferModel& model, const Tokenizer* tokenizer, std::span<const Prompt> prompts, const OnText& on_text, GenerateStats* stats)
+  Generator(InferModel& model, const Tokenizer* tokenizer, std::span<const Prompt> prompts, const OnText& on_text,
+            GenerateStats* stats)
       : model_(model), tokenizer_(tokenizer), on_text_(on_text), stats_(stats) {
     for (const Prompt& prompt : prompts) sequences_.emplace_back(prompt, tokenizer);
   }
@@ -79,8 +87,10 @@ class Generator {
     const int64_t n = static_cast<int64_t>(sequences_.size());
     int64_t capacity = 1;
     for (const Sequence& s : sequences_)
-      capacity = std::max(capacity, std::min(model_.config().positions, s.completion.prompt_tokens + s.prompt->sampling.max_tokens));
-    LLMOPS_TRY(model_.reserve(static_cast<int>(n), capacity, std::min(kPrefillRows, std::max(total_prompt_tokens(), n))));
+      capacity = std::max(
+          capacity, std::min(model_.config().positions, s.completion.prompt_tokens + s.prompt->sampling.max_tokens));
+    LLMOPS_TRY(
+        model_.reserve(static_cast<int>(n), capacity, std::min(kPrefillRows, std::max(total_prompt_tokens(), n))));
     LLMOPS_ASSIGN(Sampler sampler, Sampler::make(model_.device(), n));
     LLMOPS_TRY(prefill(sampler));
     const double start_s = monotonic_s();
@@ -118,7 +128,8 @@ class Generator {
         Sequence& s = sequences_[i];
         const int64_t count = std::min(room, s.completion.prompt_tokens - at);
         const bool last = at + count == s.completion.prompt_tokens;
-        rows.push_back({static_cast<int>(i), at, std::span(s.prompt->ids).subspan(static_cast<size_t>(at), static_cast<size_t>(count)), last});
+        rows.push_back({static_cast<int>(i), at,
+                        std::span(s.prompt->ids).subspan(static_cast<size_t>(at), static_cast<size_t>(count)), last});
         room -= count;
         at += count;
         s.context = at;
@@ -204,18 +215,21 @@ std::string_view name_of(FinishReason reason) { return reason == FinishReason::s
 Status check_prompt(const ModelConfig& config, const Prompt& prompt) {
   if (prompt.ids.empty()) return invalid_error("the prompt is empty; expected at least one token");
   const int64_t n = static_cast<int64_t>(prompt.ids.size());
-  if (n > config.positions) return invalid_error(fmt::format("the prompt has {} tokens, the model's context is {}", n, config.positions));
+  if (n > config.positions)
+    return invalid_error(fmt::format("the prompt has {} tokens, the model's context is {}", n, config.positions));
   for (int32_t id : prompt.ids)
-    if (id < 0 || id >= config.vocab) return invalid_error(fmt::format("the prompt has token id {}, the vocabulary is 0 to {}", id, config.vocab - 1));
+    if (id < 0 || id >= config.vocab)
+      return invalid_error(fmt::format("the prompt has token id {}, the vocabulary is 0 to {}", id, config.vocab - 1));
   return {};
 }
 
-Result<std::vector<Completion>> generate(InferModel& model, const Tokenizer* tokenizer, std::span<const Prompt> prompts, const OnText& on_text,
-                                         GenerateStats* stats) {
+Result<std::vector<Completion>> generate(InferModel& model, const Tokenizer* tokenizer, std::span<const Prompt> prompts,
+                                         const OnText& on_text, GenerateStats* stats) {
   if (prompts.empty()) return std::vector<Completion>();
   for (const Prompt& prompt : prompts) {
     LLMOPS_TRY(check_prompt(model.config(), prompt));
-    if (!tokenizer && !prompt.sampling.stop.empty()) return usage_error("stop strings need a tokenizer, and the model has none");
+    if (!tokenizer && !prompt.sampling.stop.empty())
+      return usage_error("stop strings need a tokenizer, and the model has none");
   }
   return Generator(model, tokenizer, prompts, on_text, stats).run();
 }

@@ -1,7 +1,7 @@
 // Text generation: a static batch of prompts is prefilled, then decoded together until each has ended.
 //
-// A row's bits do not depend on the batch, so a completion is a function of (model, prompt, options) alone; a draw's random key is
-// (seed, number of the token).
+// A row's bits do not depend on the batch, so a completion is a function of (model, prompt, options) alone; a draw's
+// random key is (seed, number of the token).
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@ namespace llmops {
 
 struct SamplingOptions {
   int64_t max_tokens = 64;
-  double temperature = 0;   // 0: greedy
-  int64_t top_k = 0;        // 0: all
+  double temperature = 0;  // 0: greedy
+  int64_t top_k = 0;       // 0: all
   double top_p = 1;
   uint64_t seed = 0;
   std::vector<std::string> stop;  // the text ends before the first of them
@@ -50,9 +50,9 @@ struct GenerateStats {
 // What keeps a prompt from being run: empty, longer than the context, ids outside the vocabulary. Ok otherwise.
 Status check_prompt(const ModelConfig& config, const Prompt& prompt);
 
-// All prompts at once (the caller cuts its work into batches). `tokenizer` may be null: then stop strings are an error. Cancellation
-// is looked at between tokens: Code::interrupted.
-Result<std::vector<Completion>> generate(InferModel& model, const Tokenizer* tokenizer, std::span<const Prompt> prompts, const OnText& on_text = {},
-                                         GenerateStats* stats = nullptr);
+// All prompts at once (the caller cuts its work into batches). `tokenizer` may be null: then stop strings are an error.
+// Cancellation is looked at between tokens: Code::interrupted.
+Result<std::vector<Completion>> generate(InferModel& model, const Tokenizer* tokenizer, std::span<const Prompt> prompts,
+                                         const OnText& on_text = {}, GenerateStats* stats = nullptr);
 
 }  // namespace llmops

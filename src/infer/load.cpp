@@ -16,7 +16,9 @@ Result<Kind> kind_of(const std::string& path) {
   if (dir.exists("config.json")) return Kind::hugging_face;
   LLMOPS_ASSIGN(const std::vector<StepDir> steps, list_steps(path));
   if (!steps.empty()) return Kind::run;
-  return invalid_error(path + ": is no model: neither manifest.json (a step), step-%08d folders (a run) nor config.json (Hugging Face) are in it");
+  return invalid_error(path +
+                       ": is no model: neither manifest.json (a step), step-%08d folders (a run) nor config.json "
+                       "(Hugging Face) are in it");
 }
 
 Result<std::optional<Tokenizer>> stored_tokenizer(const Checkpoint& checkpoint) {
@@ -47,7 +49,9 @@ Result<LoadedModel> load_model(Device& device, const std::string& path, const st
   if (kind == Kind::run) {
     LLMOPS_ASSIGN(NewestValid newest, newest_valid(folder, device.pool()));
     for (std::string& why : newest.skipped) loaded.notes.push_back("skipped " + std::move(why));
-    if (!newest.step) return invalid_error(fmt::format("{}: none of its steps is valid: {}", path, loaded.notes.empty() ? "" : loaded.notes.front()));
+    if (!newest.step)
+      return invalid_error(
+          fmt::format("{}: none of its steps is valid: {}", path, loaded.notes.empty() ? "" : loaded.notes.front()));
     folder = newest.step->path;
   }
   std::unique_ptr<TensorSource> source;

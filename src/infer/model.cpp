@@ -98,25 +98,40 @@ Batch InferModel::fill_batch(std::span<const SequenceRows> sequences) {
     if (rows.want_logits) ints[at.wanted() + wanted++] = static_cast<int32_t>(n - 1);
   }
   ints[at.q_begin() + s] = static_cast<int32_t>(n);
-  const auto view = [&](int64_t offset, int64_t count) { return ConstTensorView(ints_.view(DType::i32, {count}, offset * 4)); };
-  return {.n = n, .s = s, .tokens = view(at.tokens(), n), .positions = view(at.positions(), n), .targets = {},
-          .q_begin = view(at.q_begin(), s + 1), .kv_begin = view(at.kv_begin(), s), .kv_len = view(at.kv_len(), s),
-          .q_pos0 = view(at.q_pos0(), s), .kv_pos0 = view(at.kv_pos0(), s)};
+  const auto view = [&](int64_t offset, int64_t count) {
+    return ConstTensorView(ints_.view(DType::i32, {count}, offset * 4));
+  };
+  return {.n = n,
+          .s = s,
+          .tokens = view(at.tokens(), n),
+          .positions = view(at.positions(), n),
+          .targets = {},
+          .q_begin = view(at.q_begin(), s + 1),
+          .kv_begin = view(at.kv_begin(), s),
+          .kv_len = view(at.kv_len(), s),
+          .q_pos0 = view(at.q_pos0(), s),
+          .kv_pos0 = view(at.kv_pos0(), s)};
 }
 
 Result<TensorView> InferModel::forward(std::span<const SequenceRows> sequences) {
   Stream& stream = device_.compute();
   const IntLayout at{rows_max_, slots_};
   const Batch batch = fill_batch(sequences);
-  BlockCtx ctx{.stream = stream, .config = config_, .weights = FlatView(groups_, weights_.data(), dtype_, device_.id()), .grads = {}, .cos_sin = {},
-               .accumulate = false, .grad_ready = {}};
+  BlockCtx ctx{.stream = stream,
+               .config = config_,
+               .weights = FlatView(groups_, weights_.data(), dtype_, device_.id()),
+               .grads = {},
+               .cos_sin = {},
+               .accumulate = false,
+               .grad_ready = {}};
   if (!config_.learned_positions) ctx.cos_sin = cos_sin_.view(DType::f32, {capacity_, config_.head_dim / 2, 2});
   const TensorView residual = slot_(Act::residual, batch.n);
   LLMOPS_TRY(embed_forward(ctx, batch, residual));
   const int64_t cache_elems = slots_ * capacity_ * config_.kv_dim(), size = info(dtype_).block_bytes;
   for (int layer = 0; layer < static_cast<int>(config_.layers); ++layer) {
     const auto cache = [&](int64_t which) {
-      return cache_.view(dtype_, {slots_ * capacity_, config_.kv_heads, config_.head_dim}, (layer * 2 + which) * cache_elems * size);
+      return cache_.view(dtype_, {slots_ * capacity_, config_.kv_heads, config_.head_dim},
+                         (layer * 2 + which) * cache_elems * size);
     };
     const KvCache kv{cache(0), cache(1), ints_.view(DType::i32, {batch.n}, at.kv_rows() * 4)};
     LLMOPS_TRY(block_forward(ctx, layer, batch, slot_, kv, residual));
@@ -124,8 +139,13 @@ Result<TensorView> InferModel::forward(std::span<const SequenceRows> sequences) 
   const int64_t wanted = std::ranges::count_if(sequences, [](const SequenceRows& rows) { return rows.want_logits; });
   const TensorView logits = logits_.view(DType::f32, {wanted, config_.vocab});
   if (wanted > 0) {
-    const TensorView last = wanted_.view(dtype_, {wanted, config_.d_model}), normed = wanted_.view(dtype_, {wanted, config_.d_model}, slots_ * config_.d_model * size);
-    LLMOPS_TRY(embedding(stream, {.ids = ints_.view(DType::i32, {wanted}, at.wanted() * 4), .positions = {}, .table = residual, .pos_table = {}, .out = last}));
+    const TensorView last = wanted_.view(dtype_, {wanted, config_.d_model}),
+                     normed = wanted_.view(dtype_, {wanted, config_.d_model}, slots_ * config_.d_model * size);
+    LLMOPS_TRY(embedding(stream, {.ids = ints_.view(DType::i32, {wanted}, at.wanted() * 4),
+                                  .positions = {},
+                                  .table = residual,
+                                  .pos_table = {},
+                                  .out = last}));
     LLMOPS_TRY(head_logits(ctx, last, normed, logits));
   }
   LLMOPS_TRY(stream.sync());

@@ -12,10 +12,10 @@ namespace llmops {
 
 // Rows of one sequence in a forward pass: prefill rows and decode rows are the same thing.
 struct SequenceRows {
-  int slot = 0;                  // which cache
-  int64_t position = 0;          // of the first token
+  int slot = 0;          // which cache
+  int64_t position = 0;  // of the first token
   std::span<const int32_t> tokens;
-  bool want_logits = false;      // of the last token
+  bool want_logits = false;  // of the last token
 };
 
 class InferModel {
@@ -25,13 +25,15 @@ class InferModel {
   const ModelConfig& config() const { return config_; }
   Device& device() const { return device_; }
 
-  // Room for `slots` sequences of up to `capacity` tokens each, and forward passes of up to `rows` tokens. Code::io when it does not fit.
+  // Room for `slots` sequences of up to `capacity` tokens each, and forward passes of up to `rows` tokens. Code::io
+  // when it does not fit.
   Status reserve(int slots, int64_t capacity, int64_t rows);
   // Logits f32 [wanted, v], in the order of `rows`; valid until the next call. Keys and values enter the caches.
   Result<TensorView> forward(std::span<const SequenceRows> rows);
 
  private:
-  InferModel(Device& device, ModelConfig config, DType dtype) : device_(device), config_(std::move(config)), dtype_(dtype) {}
+  InferModel(Device& device, ModelConfig config, DType dtype)
+      : device_(device), config_(std::move(config)), dtype_(dtype) {}
   Batch fill_batch(std::span<const SequenceRows> rows);
 
   Device& device_;

@@ -1,5 +1,5 @@
-// The activation table: every tensor that a block keeps or uses in a step. nn allocates from it and memory predictions sum it, so
-// that both say the same, term by term.
+// The activation table: every tensor that a block keeps or uses in a step. nn allocates from it and memory predictions
+// sum it, so that both say the same, term by term.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,34 @@ enum class Keep : uint8_t {
 };
 
 enum class Act : uint8_t {
-  residual,      // [n,d] input of the block: the normed tensor of norm1
-  norm1_mean, norm1_rstd, norm1_out,
-  qkv,           // [n,(h+2k)e] q and k after QK-norm and RoPE, v
-  qk_raw,        // [n,(h+k)e] q and k before QK-norm; only with qk_norm
-  q_rstd, k_rstd,
-  attn_out, attn_lse,
+  residual,  // [n,d] input of the block: the normed tensor of norm1
+  norm1_mean,
+  norm1_rstd,
+  norm1_out,
+  qkv,     // [n,(h+2k)e] q and k after QK-norm and RoPE, v
+  qk_raw,  // [n,(h+k)e] q and k before QK-norm; only with qk_norm
+  q_rstd,
+  k_rstd,
+  attn_out,
+  attn_lse,
   residual_mid,  // [n,d] input of norm2
-  norm2_mean, norm2_rstd, norm2_out,
-  mlp_pre,       // [n,f] before the activation, or [n,2f] gate and up
-  mlp_act,       // [n,f]
-  final_residual, final_mean, final_rstd, final_out,  // head
-  logits,        // [rows,v], a chunk of rows
+  norm2_mean,
+  norm2_rstd,
+  norm2_out,
+  mlp_pre,  // [n,f] before the activation, or [n,2f] gate and up
+  mlp_act,  // [n,f]
+  final_residual,
+  final_mean,
+  final_rstd,
+  final_out,  // head
+  logits,     // [rows,v], a chunk of rows
   losses,
-  grad_residual, grad_wide, grad_mlp, grad_attn, grad_qkv, grad_norm,  // backward
+  grad_residual,
+  grad_wide,
+  grad_mlp,
+  grad_attn,
+  grad_qkv,
+  grad_norm,  // backward
   kCount
 };
 
@@ -42,7 +56,8 @@ struct ActRow {
   Keep keep = Keep::saved;
 };
 
-constexpr int64_t kHeadRows = 1024;  // logits are made for at most this many rows at a time; a multiple of the matmul's k block
+constexpr int64_t kHeadRows =
+    1024;  // logits are made for at most this many rows at a time; a multiple of the matmul's k block
 
 // tokens: of a micro-batch.
 std::vector<ActRow> block_activations(const ModelConfig& config, int64_t tokens);

@@ -84,14 +84,17 @@ Result<ModelConfig> model_config_from_descriptor(std::string_view descriptor, in
   if (descriptor == "char") config = character(vocab);
   if (descriptor == "gpt2") config = gpt2({12, 768}, vocab);
   if (name == "gpt2" && !rest.empty())
-    if (auto size = parse_size(rest, {{6, 384}, {12, 768}, {24, 1024}, {36, 1280}, {48, 1600}})) config = gpt2(*size, vocab);
+    if (auto size = parse_size(rest, {{6, 384}, {12, 768}, {24, 1024}, {36, 1280}, {48, 1600}}))
+      config = gpt2(*size, vocab);
   if ((name == "llama" || name == "qwen3") && !rest.empty())
-    if (auto size = parse_size(rest, {}))
-      config = llama(name == "llama" ? Family::llama : Family::qwen3, *size, vocab);
+    if (auto size = parse_size(rest, {})) config = llama(name == "llama" ? Family::llama : Family::qwen3, *size, vocab);
   if (!config)
-    return usage_error(fmt::format("model \"{}\" is no built-in descriptor; expected char, gpt2, gpt2:d6|d12|d24|d36|d48, gpt2:LxD, "
-                                   "llama:LxD or qwen3:LxD (L layers, D width, as in llama:4x256)", escape_control(descriptor)));
-  if (config->vocab == 0) return usage_error(fmt::format("model {} takes its vocabulary from the data, and none is given", descriptor));
+    return usage_error(
+        fmt::format("model \"{}\" is no built-in descriptor; expected char, gpt2, gpt2:d6|d12|d24|d36|d48, gpt2:LxD, "
+                    "llama:LxD or qwen3:LxD (L layers, D width, as in llama:4x256)",
+                    escape_control(descriptor)));
+  if (config->vocab == 0)
+    return usage_error(fmt::format("model {} takes its vocabulary from the data, and none is given", descriptor));
   LLMOPS_TRY(check(*config));
   return *config;
 }

@@ -1,4 +1,5 @@
-// Reading and writing Hugging Face's config.json. Field meanings: transformers' configuration classes of GPT-2, Llama and Qwen3.
+// Reading and writing Hugging Face's config.json. Field meanings: transformers' configuration classes of GPT-2, Llama
+// and Qwen3.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,11 +12,37 @@ namespace {
 
 // Fields that leave the mathematics of inference and of training without dropout alone.
 constexpr std::string_view kHarmless[] = {
-    "architectures", "model_type", "transformers_version", "use_cache", "dtype", "torch_dtype", "_name_or_path",
-    "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "attention_dropout", "attn_pdrop", "embd_pdrop",
-    "resid_pdrop", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
-    "summary_use_proj", "task_specific_params", "n_ctx", "pretraining_tp", "reorder_and_upcast_attn", "max_window_layers",
-    "_attn_implementation", "attn_implementation", "gradient_checkpointing", "output_past", "id2label", "label2id",
+    "architectures",
+    "model_type",
+    "transformers_version",
+    "use_cache",
+    "dtype",
+    "torch_dtype",
+    "_name_or_path",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "initializer_range",
+    "attention_dropout",
+    "attn_pdrop",
+    "embd_pdrop",
+    "resid_pdrop",
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+    "task_specific_params",
+    "n_ctx",
+    "pretraining_tp",
+    "reorder_and_upcast_attn",
+    "max_window_layers",
+    "_attn_implementation",
+    "attn_implementation",
+    "gradient_checkpointing",
+    "output_past",
+    "id2label",
+    "label2id",
 };
 
 class Reader {
@@ -67,11 +94,14 @@ class Reader {
     if (!status_.ok()) return status_;
     for (const auto& [key, value] : json_.as_object()) {
       const bool says_nothing = value.is_null() || (value.is_bool() && !value.as_bool()) ||
-                                (value.is_array() && value.as_array().empty()) || (value.is_object() && value.as_object().empty());
-      if (says_nothing || std::ranges::find(used_, key) != used_.end() || std::ranges::find(kHarmless, key) != std::end(kHarmless))
+                                (value.is_array() && value.as_array().empty()) ||
+                                (value.is_object() && value.as_object().empty());
+      if (says_nothing || std::ranges::find(used_, key) != used_.end() ||
+          std::ranges::find(kHarmless, key) != std::end(kHarmless))
         continue;
-      return invalid_error(fmt::format("config.json: field {} = {} is not known to this release and may change the mathematics",
-                                       escape_control(key), escape_control(value.dump().substr(0, 80))));
+      return invalid_error(
+          fmt::format("config.json: field {} = {} is not known to this release and may change the mathematics",
+                      escape_control(key), escape_control(value.dump().substr(0, 80))));
     }
     return {};
   }
@@ -83,7 +113,8 @@ class Reader {
   Status status_;
 };
 
-// rope_parameters (transformers 5) or rope_theta + rope_scaling (transformers 4); the type key is rope_type or, older, type.
+// rope_parameters (transformers 5) or rope_theta + rope_scaling (transformers 4); the type key is rope_type or, older,
+// type.
 void read_rope(Reader& reader, RopeConfig* rope) {
   rope->theta = reader.number("rope_theta", 10000.0);
   const Json* scaling = reader.find("rope_scaling");
@@ -92,19 +123,31 @@ void read_rope(Reader& reader, RopeConfig* rope) {
   if (!scaling->is_object()) return reader.fail("rope_scaling", *scaling, "an object");
   std::string type = "default";
   for (const auto& [key, value] : scaling->as_object()) {
-    if (key == "rope_type" || key == "type") type = value.as_string();
-    else if (key == "rope_theta") rope->theta = value.as_double();
-    else if (key == "factor") rope->factor = value.as_double();
-    else if (key == "low_freq_factor") rope->low_freq_factor = value.as_double();
-    else if (key == "high_freq_factor") rope->high_freq_factor = value.as_double();
-    else if (key == "original_max_position_embeddings") rope->original_positions = value.as_int();
-    else if (key == "partial_rotary_factor" && value.as_double() == 1.0) continue;
-    else if (!value.is_null()) return reader.fail("rope parameter " + key, value, "rope_theta, factor and llama3's fields");
+    if (key == "rope_type" || key == "type")
+      type = value.as_string();
+    else if (key == "rope_theta")
+      rope->theta = value.as_double();
+    else if (key == "factor")
+      rope->factor = value.as_double();
+    else if (key == "low_freq_factor")
+      rope->low_freq_factor = value.as_double();
+    else if (key == "high_freq_factor")
+      rope->high_freq_factor = value.as_double();
+    else if (key == "original_max_position_embeddings")
+      rope->original_positions = value.as_int();
+    else if (key == "partial_rotary_factor" && value.as_double() == 1.0)
+      continue;
+    else if (!value.is_null())
+      return reader.fail("rope parameter " + key, value, "rope_theta, factor and llama3's fields");
   }
-  if (type == "default") rope->scaling = RopeScaling::none;
-  else if (type == "linear") rope->scaling = RopeScaling::linear;
-  else if (type == "llama3") rope->scaling = RopeScaling::llama3;
-  else reader.fail("rope_type", Json(type), "default, linear and llama3");
+  if (type == "default")
+    rope->scaling = RopeScaling::none;
+  else if (type == "linear")
+    rope->scaling = RopeScaling::linear;
+  else if (type == "llama3")
+    rope->scaling = RopeScaling::llama3;
+  else
+    reader.fail("rope_type", Json(type), "default, linear and llama3");
   if (rope->scaling == RopeScaling::none) rope->factor = 1.0;
 }
 
@@ -129,9 +172,12 @@ void read_gpt2(Reader& reader, ModelConfig* c) {
   c->positions = reader.needed("n_positions");
   c->norm_eps = reader.number("layer_norm_epsilon", 1e-5);
   const std::string activation = reader.text("activation_function", "gelu_new");
-  if (activation == "gelu_new" || activation == "gelu_pytorch_tanh") c->mlp = MlpKind::gelu_tanh;
-  else if (activation == "gelu") c->mlp = MlpKind::gelu_erf;
-  else reader.fail("activation_function", Json(activation), "gelu_new, gelu_pytorch_tanh and gelu");
+  if (activation == "gelu_new" || activation == "gelu_pytorch_tanh")
+    c->mlp = MlpKind::gelu_tanh;
+  else if (activation == "gelu")
+    c->mlp = MlpKind::gelu_erf;
+  else
+    reader.fail("activation_function", Json(activation), "gelu_new, gelu_pytorch_tanh and gelu");
   reader.require("scale_attn_weights", Json(true));
   reader.require("scale_attn_by_inverse_layer_idx", Json(false));
   reader.require("add_cross_attention", Json(false));
@@ -183,7 +229,8 @@ Result<ModelConfig> model_config_from_hf(const Json& json) {
     config.qk_norm = type == "qwen3";
     read_llama(reader, &config);
   } else {
-    return invalid_error(fmt::format("config.json: model_type is \"{}\", this release runs gpt2, llama and qwen3", escape_control(type)));
+    return invalid_error(fmt::format("config.json: model_type is \"{}\", this release runs gpt2, llama and qwen3",
+                                     escape_control(type)));
   }
   read_tokens(reader, &config);
   LLMOPS_TRY(reader.finish());
@@ -196,7 +243,9 @@ namespace {
 void write_rope(const RopeConfig& rope, Json* json) {
   Json scaling(Json::Object{});
   scaling["rope_theta"] = rope.theta;
-  scaling["rope_type"] = rope.scaling == RopeScaling::none ? "default" : rope.scaling == RopeScaling::linear ? "linear" : "llama3";
+  scaling["rope_type"] = rope.scaling == RopeScaling::none     ? "default"
+                         : rope.scaling == RopeScaling::linear ? "linear"
+                                                               : "llama3";
   if (rope.scaling != RopeScaling::none) scaling["factor"] = rope.factor;
   if (rope.scaling == RopeScaling::llama3) {
     scaling["low_freq_factor"] = rope.low_freq_factor;
@@ -214,7 +263,9 @@ Json model_config_to_hf(const ModelConfig& c, DType dtype) {
   Json json(Json::Object{});
   const bool gpt2 = c.family == Family::gpt2;
   Json architectures(Json::Array{});
-  architectures.push_back(gpt2 ? "GPT2LMHeadModel" : c.family == Family::llama ? "LlamaForCausalLM" : "Qwen3ForCausalLM");
+  architectures.push_back(gpt2                        ? "GPT2LMHeadModel"
+                          : c.family == Family::llama ? "LlamaForCausalLM"
+                                                      : "Qwen3ForCausalLM");
   json["architectures"] = std::move(architectures);
   json["model_type"] = name_of(c.family);
   json["vocab_size"] = c.vocab;

@@ -1,8 +1,8 @@
 // What a model is, apart from its weights: enough to list its tensors, run it and count its FLOPs.
 //
-// Sources of a config: a Hugging Face config.json (both spellings: rope_theta / rope_scaling / torch_dtype of transformers 4,
-// rope_parameters / dtype of transformers 5), or a descriptor ("gpt2:d12", "llama:d8", "char"). A field that would change the
-// mathematics and is not known here is an error that names it; it is never ignored.
+// Sources of a config: a Hugging Face config.json (both spellings: rope_theta / rope_scaling / torch_dtype of
+// transformers 4, rope_parameters / dtype of transformers 5), or a descriptor ("gpt2:d12", "llama:d8", "char"). A field
+// that would change the mathematics and is not known here is an error that names it; it is never ignored.
 #pragma once
 
 #include <cstdint>
@@ -45,11 +45,11 @@ struct ModelConfig {
   NormKind norm = NormKind::layer;
   MlpKind mlp = MlpKind::gelu_tanh;
   double norm_eps = 1e-5;
-  bool norm_bias = true;       // layer norm only
+  bool norm_bias = true;  // layer norm only
   bool qkv_bias = true;
-  bool out_bias = true;        // attention output projection
+  bool out_bias = true;  // attention output projection
   bool mlp_bias = true;
-  bool qk_norm = false;        // RMS norm of each head of q and k before RoPE
+  bool qk_norm = false;  // RMS norm of each head of q and k before RoPE
   bool learned_positions = true;
   bool tied_head = true;
   bool weights_in_out = true;  // matrices of the blocks are stored [in, out] (GPT-2's Conv1D), else [out, in]
@@ -68,13 +68,14 @@ struct ModelConfig {
 
 // Code::invalid with the field, what was found and what is supported.
 Result<ModelConfig> model_config_from_hf(const Json& config);
-// The HF config.json of the model, in the spelling that transformers 4 and 5 both read. dtype: that of the weights file.
+// The HF config.json of the model, in the spelling that transformers 4 and 5 both read. dtype: that of the weights
+// file.
 Json model_config_to_hf(const ModelConfig& config, DType dtype);
 // Built-in sizes:
-//   char            nanoGPT's CPU recipe: 4 layers, 4 heads, width 128, T 64, no biases, tied head, tanh GELU, vocabulary of the data
-//   gpt2            124M; gpt2:d12 d24 d36 d48 by depth as in llm.c (768, 1024, 1280, 1600); gpt2:LxD any layers x width
-//   llama:LxD       Llama-3 style: head_dim 64 (or D/4 when D < 256), k = max(1, h/4), f = 8d/3 rounded up to 32, theta 5e5, untied
-//   qwen3:LxD       the same with QK-norm, theta 1e6, eps 1e-6, tied
+//   char            nanoGPT's CPU recipe: 4 layers, 4 heads, width 128, T 64, no biases, tied head, tanh GELU,
+//   vocabulary of the data gpt2            124M; gpt2:d12 d24 d36 d48 by depth as in llm.c (768, 1024, 1280, 1600);
+//   gpt2:LxD any layers x width llama:LxD       Llama-3 style: head_dim 64 (or D/4 when D < 256), k = max(1, h/4), f =
+//   8d/3 rounded up to 32, theta 5e5, untied qwen3:LxD       the same with QK-norm, theta 1e6, eps 1e-6, tied
 // vocab: what the tokenizer has; 0 keeps the built-in one where there is one.
 Result<ModelConfig> model_config_from_descriptor(std::string_view descriptor, int64_t vocab);
 // Cross checks (heads divide, positive sizes, sizes that fit 2^31 elements per axis).

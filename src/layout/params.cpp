@@ -92,11 +92,14 @@ void add_llama_block(GroupBuilder& b, const std::string& p) {
 
 Status check(const Parallel& p, int world) {
   if (p.tp != 1 || p.pp != 1 || p.cp != 1 || p.ep != 1 || p.etp != 1 || p.vpp != 1 || p.sp)
-    return usage_error(fmt::format("parallel plan: tp {} pp {} cp {} ep {} etp {} vpp {} sp {}: this release trains with dp and ZeRO 0 or 1 only; "
-                                   "set the others to 1", p.tp, p.pp, p.cp, p.ep, p.etp, p.vpp, p.sp));
+    return usage_error(fmt::format(
+        "parallel plan: tp {} pp {} cp {} ep {} etp {} vpp {} sp {}: this release trains with dp and ZeRO 0 or 1 only; "
+        "set the others to 1",
+        p.tp, p.pp, p.cp, p.ep, p.etp, p.vpp, p.sp));
   if (p.zero != 0 && p.zero != 1)
     return usage_error(fmt::format("parallel plan: zero is {}, this release has 0 and 1", p.zero));
-  if (p.dp < 1 || p.dp != world) return usage_error(fmt::format("parallel plan: dp is {} for {} ranks; they must agree", p.dp, world));
+  if (p.dp < 1 || p.dp != world)
+    return usage_error(fmt::format("parallel plan: dp is {} for {} ranks; they must agree", p.dp, world));
   if (p.shards != 0 && (p.shards < 1 || (p.shards & (p.shards - 1)) != 0 || p.shards % p.dp != 0))
     return usage_error(fmt::format("shards is {}, expected a power of two that {} ranks divide", p.shards, p.dp));
   return {};
@@ -130,8 +133,10 @@ std::vector<Group> param_groups(const ModelConfig& config, const Parallel& paral
   builder.add(Role::position_table, {"transformer.wpe.weight"});
   groups.push_back(builder.finish("embed", multiple));
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    if (gpt2) add_gpt2_block(builder, fmt::format("transformer.h.{}.", layer));
-    else add_llama_block(builder, fmt::format("model.layers.{}.", layer));
+    if (gpt2)
+      add_gpt2_block(builder, fmt::format("transformer.h.{}.", layer));
+    else
+      add_llama_block(builder, fmt::format("model.layers.{}.", layer));
     groups.push_back(builder.finish(fmt::format("block {}", layer), multiple));
   }
   builder.add(Role::final_norm, {gpt2 ? "transformer.ln_f.weight" : "model.norm.weight"});

@@ -1,7 +1,9 @@
-// What a rank stores: parameters in flat groups (one per block, plus embedding and head). Nobody else does shard arithmetic.
+// What a rank stores: parameters in flat groups (one per block, plus embedding and head). Nobody else does shard
+// arithmetic.
 //
-// Gradients, moments and master weights mirror the same flat layout, so a reduction bucket, a ZeRO slice, an AdamW range, a
-// norm and a snapshot are each one range of a group. Within a group matrices (decayed) come first, then vectors, so AdamW needs two ranges.
+// Gradients, moments and master weights mirror the same flat layout, so a reduction bucket, a ZeRO slice, an AdamW
+// range, a norm and a snapshot are each one range of a group. Within a group matrices (decayed) come first, then
+// vectors, so AdamW needs two ranges.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +32,25 @@ MeshPlace mesh_place(const Parallel& parallel, int rank);
 
 // The part that a stored parameter plays in its block; nn looks parameters up by it.
 enum class Role : uint8_t {
-  token_table, position_table,                                                      // embedding
-  norm1, norm1_bias, qkv, qkv_bias, q_norm, k_norm, attn_out, attn_out_bias,        // block
-  norm2, norm2_bias, mlp_up, mlp_up_bias, mlp_down, mlp_down_bias,
-  final_norm, final_norm_bias, head,                                                // head
+  token_table,
+  position_table,  // embedding
+  norm1,
+  norm1_bias,
+  qkv,
+  qkv_bias,
+  q_norm,
+  k_norm,
+  attn_out,
+  attn_out_bias,  // block
+  norm2,
+  norm2_bias,
+  mlp_up,
+  mlp_up_bias,
+  mlp_down,
+  mlp_down_bias,
+  final_norm,
+  final_norm_bias,
+  head,  // head
   kCount
 };
 
@@ -52,10 +69,10 @@ struct Param {
 };
 
 struct Group {
-  std::string name;        // "embed", "block 0", "head"
+  std::string name;  // "embed", "block 0", "head"
   std::vector<Param> params;
-  int64_t elems = 0;       // padded to a multiple of 4096 * dp
-  int64_t decay_elems = 0; // [0, decay_elems) is decayed, the rest is not
+  int64_t elems = 0;                   // padded to a multiple of 4096 * dp
+  int64_t decay_elems = 0;             // [0, decay_elems) is decayed, the rest is not
   const Param* find(Role role) const;  // nullptr when the model has no such parameter
 };
 
@@ -68,9 +85,9 @@ int64_t slice_elems(const Group& group, const Parallel& parallel);
 // What of a logical tensor lies in elements [begin, end) of a group: strided regions, for checkpoints.
 struct StoredBox {
   int logical = 0;
-  Box box;                // region of the logical tensor
-  int64_t offset = 0;     // first element, from the start of the group
-  int64_t row_stride = 0; // elements between rows of the box (its last axis is contiguous)
+  Box box;                 // region of the logical tensor
+  int64_t offset = 0;      // first element, from the start of the group
+  int64_t row_stride = 0;  // elements between rows of the box (its last axis is contiguous)
 };
 std::vector<StoredBox> stored_boxes(const Group& group, int64_t begin, int64_t end);
 

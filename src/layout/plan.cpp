@@ -45,7 +45,8 @@ std::function<Status(const Json&)> boolean(bool* out) {
 
 std::function<Status(const Json&)> price(double* out) {
   return [=](const Json& value) -> Status {
-    if (!value.is_number() || !(value.as_double() >= 0)) return usage_error(fmt::format("is {}, expected a number >= 0", value.dump()));
+    if (!value.is_number() || !(value.as_double() >= 0))
+      return usage_error(fmt::format("is {}, expected a number >= 0", value.dump()));
     *out = value.as_double();
     return {};
   };
@@ -55,7 +56,11 @@ std::vector<Key> keys_of(Plan* p) {
   constexpr int64_t kBig = int64_t{1} << 40;
   std::vector<Key> keys = {
       {"model.descriptor", text(&p->model)},
-      {"model.config", [p](const Json& value) { p->model_is_file = true; return text(&p->model)(value); }},
+      {"model.config",
+       [p](const Json& value) {
+         p->model_is_file = true;
+         return text(&p->model)(value);
+       }},
       {"cluster.device", text(&p->device)},
       {"cluster.nodes", integer(&p->nodes, 1, 1 << 20)},
       {"cluster.devices_per_node", integer(&p->devices_per_node, 1, 1 << 10)},
@@ -80,8 +85,13 @@ std::vector<Key> keys_of(Plan* p) {
     const char* name;
     int* value;
   };
-  for (const Degree& degree : {Degree{"dp", &p->parallel.dp}, {"tp", &p->parallel.tp}, {"pp", &p->parallel.pp}, {"cp", &p->parallel.cp},
-                               {"ep", &p->parallel.ep}, {"etp", &p->parallel.etp}, {"vpp", &p->parallel.vpp}})
+  for (const Degree& degree : {Degree{"dp", &p->parallel.dp},
+                               {"tp", &p->parallel.tp},
+                               {"pp", &p->parallel.pp},
+                               {"cp", &p->parallel.cp},
+                               {"ep", &p->parallel.ep},
+                               {"etp", &p->parallel.etp},
+                               {"vpp", &p->parallel.vpp}})
     keys.push_back({fmt::format("parallel.{}", degree.name), integer(degree.value, 1, 1 << 20)});
   return keys;
 }
@@ -98,11 +108,13 @@ Result<Plan> plan_from_toml(const std::string& path, std::string_view content) {
   for (const TomlEntry& entry : *entries) {
     const std::string name = fmt::format("{}", fmt::join(entry.path, "."));
     const std::string place = fmt::format("{}:{}:{}", path, entry.line, entry.column);
-    if (entry.is_table && std::ranges::any_of(names, [&](const std::string& n) { return n.starts_with(name + "."); })) continue;
+    if (entry.is_table && std::ranges::any_of(names, [&](const std::string& n) { return n.starts_with(name + "."); }))
+      continue;
     const auto key = std::ranges::find(keys, name, &Key::name);
     if (key == keys.end()) {
       const std::string near = nearest(name, names);
-      return usage_error(fmt::format("{}: unknown key {}{}", place, escape_control(name), near.empty() ? "" : "; did you mean " + near + "?"));
+      return usage_error(fmt::format("{}: unknown key {}{}", place, escape_control(name),
+                                     near.empty() ? "" : "; did you mean " + near + "?"));
     }
     if (Status status = key->read(entry.value); !status.ok())
       return usage_error(fmt::format("{}: {} {}", place, name, status.message()));

@@ -1,4 +1,5 @@
-// plan.toml: one file for plan, train, infer, ckpt and mfu. Unknown keys are errors with file, line and the nearest name.
+// plan.toml: one file for plan, train, infer, ckpt and mfu. Unknown keys are errors with file, line and the nearest
+// name.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,13 @@ struct Plan {
   bool model_is_file = false;
   std::string device;  // [cluster] device, nodes, devices_per_node
   int64_t nodes = 1, devices_per_node = 1;
-  Parallel parallel;                     // [parallel]
+  Parallel parallel;  // [parallel]
   std::string order = "tp-cp-dp-pp", placement;
   int64_t micro_batch = 0, global_batch = 0, seq = 0;  // [train]; 0: not given
   std::string dtype, recompute, schedule;
-  int64_t save_every = 0, keep = 0;      // [checkpoint]
+  int64_t save_every = 0, keep = 0;  // [checkpoint]
   std::string checkpoint_dir;
-  double price_per_device_hour = 0;      // [cost] USD
+  double price_per_device_hour = 0;  // [cost] USD
   std::string currency;
 };
 

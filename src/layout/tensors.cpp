@@ -43,11 +43,13 @@ class Lister {
     vector(name + ".weight", n, Init::ones);
     if (bias) vector(name + ".bias", n, Init::zeros);
   }
-  // Residual projections start smaller, so that the variance of the stream does not grow with depth (GPT-2, section 2.3).
+  // Residual projections start smaller, so that the variance of the stream does not grow with depth (GPT-2,
+  // section 2.3).
   double residual_std() const { return c_.init_std / std::sqrt(2.0 * static_cast<double>(c_.layers)); }
 
   void gpt2_block(const std::string& p) {
-    const std::vector<std::pair<const char*, int64_t>> qkv = {{"#q", c_.q_dim()}, {"#k", c_.kv_dim()}, {"#v", c_.kv_dim()}};
+    const std::vector<std::pair<const char*, int64_t>> qkv = {
+        {"#q", c_.q_dim()}, {"#k", c_.kv_dim()}, {"#v", c_.kv_dim()}};
     norm(p + "ln_1", c_.d_model, c_.norm_bias);
     matrix(p + "attn.c_attn.weight", {c_.d_model, c_.qkv_dim()}, c_.init_std);
     sources_.back().axis = 1;

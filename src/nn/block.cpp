@@ -43,10 +43,20 @@ Status project_qkv(const BlockCtx& ctx, int group, int64_t n, const Slot& slot) 
                     {.out = columns(qkv, qk, c.kv_dim())}));
   const Qkv out(c, qkv);
   const float eps = static_cast<float>(c.norm_eps);
-  LLMOPS_TRY(rms_norm(ctx.stream, {.x = heads_view(raw, 0, c.heads, c.head_dim), .delta = {}, .weight = ctx.weights.at(group, Role::q_norm),
-                                   .sum = {}, .out = out.q, .rstd = slot(Act::q_rstd, n), .eps = eps}));
-  return rms_norm(ctx.stream, {.x = heads_view(raw, c.q_dim(), c.kv_heads, c.head_dim), .delta = {}, .weight = ctx.weights.at(group, Role::k_norm),
-                               .sum = {}, .out = out.k, .rstd = slot(Act::k_rstd, n), .eps = eps});
+  LLMOPS_TRY(rms_norm(ctx.stream, {.x = heads_view(raw, 0, c.heads, c.head_dim),
+                                   .delta = {},
+                                   .weight = ctx.weights.at(group, Role::q_norm),
+                                   .sum = {},
+                                   .out = out.q,
+                                   .rstd = slot(Act::q_rstd, n),
+                                   .eps = eps}));
+  return rms_norm(ctx.stream, {.x = heads_view(raw, c.q_dim(), c.kv_heads, c.head_dim),
+                               .delta = {},
+                               .weight = ctx.weights.at(group, Role::k_norm),
+                               .sum = {},
+                               .out = out.k,
+                               .rstd = slot(Act::k_rstd, n),
+                               .eps = eps});
 }
 
 Status attend(const BlockCtx& ctx, const Batch& batch, const Slot& slot, const KvCache& cache) {
@@ -57,7 +67,8 @@ Status attend(const BlockCtx& ctx, const Batch& batch, const Slot& slot, const K
     LLMOPS_TRY(rotate(ctx, batch, qkv.k, false));
   }
   if (cache.k.present())
-    LLMOPS_TRY(kv_store(ctx.stream, {.k = qkv.k, .v = qkv.v, .rows = cache.kv_rows, .k_cache = cache.k, .v_cache = cache.v}));
+    LLMOPS_TRY(
+        kv_store(ctx.stream, {.k = qkv.k, .v = qkv.v, .rows = cache.kv_rows, .k_cache = cache.k, .v_cache = cache.v}));
   return attention(ctx.stream, {.q = qkv.q,
                                 .k = cache.k.present() ? cache.k : qkv.k,
                                 .v = cache.v.present() ? cache.v : qkv.v,
@@ -80,7 +91,8 @@ Status mlp_forward(const BlockCtx& ctx, int group, int64_t n, const Slot& slot, 
     LLMOPS_TRY(linear(ctx, slot(Act::norm2_out, n), up, up_bias, {.out = pre}));
     LLMOPS_TRY(swiglu(ctx.stream, {.x = pre, .out = act}));
   } else {
-    LLMOPS_TRY(linear(ctx, slot(Act::norm2_out, n), up, up_bias, {.out = act, .act = activation(ctx.config), .pre = pre}));
+    LLMOPS_TRY(
+        linear(ctx, slot(Act::norm2_out, n), up, up_bias, {.out = act, .act = activation(ctx.config), .pre = pre}));
   }
   return linear(ctx, act, ctx.weights.at(group, Role::mlp_down), ctx.weights.at(group, Role::mlp_down_bias),
                 {.out = out, .residual = slot(Act::residual_mid, n)});
@@ -90,7 +102,8 @@ Status mlp_backward(const BlockCtx& ctx, int group, int64_t n, const Slot& slot,
   const TensorView pre = slot(Act::mlp_pre, n), act = slot(Act::mlp_act, n);
   const TensorView dpre = scratch(Act::grad_mlp, n), dnorm = scratch(Act::grad_norm, n);
   const TensorView down = ctx.weights.at(group, Role::mlp_down);
-  LLMOPS_TRY(linear_wgrad(ctx, act, grad, ctx.grads.at(group, Role::mlp_down), ctx.grads.at(group, Role::mlp_down_bias)));
+  LLMOPS_TRY(
+      linear_wgrad(ctx, act, grad, ctx.grads.at(group, Role::mlp_down), ctx.grads.at(group, Role::mlp_down_bias)));
   if (ctx.config.mlp == MlpKind::swiglu) {
     const TensorView dact = scratch(Act::grad_wide, n);
     LLMOPS_TRY(linear_dgrad(ctx, grad, down, dact));
@@ -98,7 +111,8 @@ Status mlp_backward(const BlockCtx& ctx, int group, int64_t n, const Slot& slot,
   } else {
     LLMOPS_TRY(linear_dgrad(ctx, grad, down, dpre, activation(ctx.config), pre));
   }
-  LLMOPS_TRY(linear_wgrad(ctx, slot(Act::norm2_out, n), dpre, ctx.grads.at(group, Role::mlp_up), ctx.grads.at(group, Role::mlp_up_bias)));
+  LLMOPS_TRY(linear_wgrad(ctx, slot(Act::norm2_out, n), dpre, ctx.grads.at(group, Role::mlp_up),
+                          ctx.grads.at(group, Role::mlp_up_bias)));
   LLMOPS_TRY(linear_dgrad(ctx, dpre, ctx.weights.at(group, Role::mlp_up), dnorm));
   return norm_backward(ctx, group, Role::norm2, Role::norm2_bias, dnorm, slot(Act::residual_mid, n),
                        {slot(Act::norm2_mean, n), slot(Act::norm2_rstd, n)}, grad, true);
@@ -117,19 +131,28 @@ Status qk_backward(const BlockCtx& ctx, int group, const Batch& batch, const Slo
     TensorView grad, raw, rstd;
     Role weight;
   };
-  for (const Part& part : {Part{dqkv.q, heads_view(raw, 0, c.heads, c.head_dim), slot(Act::q_rstd, batch.n), Role::q_norm},
-                           Part{dqkv.k, heads_view(raw, c.q_dim(), c.kv_heads, c.head_dim), slot(Act::k_rstd, batch.n), Role::k_norm}})
-    LLMOPS_TRY(rms_norm_backward(ctx.stream, {.dout = part.grad, .x = part.raw, .weight = ctx.weights.at(group, part.weight), .rstd = part.rstd,
-                                              .dresidual = {}, .dx = part.grad, .dweight = ctx.grads.at(group, part.weight),
+  for (const Part& part :
+       {Part{dqkv.q, heads_view(raw, 0, c.heads, c.head_dim), slot(Act::q_rstd, batch.n), Role::q_norm},
+        Part{dqkv.k, heads_view(raw, c.q_dim(), c.kv_heads, c.head_dim), slot(Act::k_rstd, batch.n), Role::k_norm}})
+    LLMOPS_TRY(rms_norm_backward(ctx.stream, {.dout = part.grad,
+                                              .x = part.raw,
+                                              .weight = ctx.weights.at(group, part.weight),
+                                              .rstd = part.rstd,
+                                              .dresidual = {},
+                                              .dx = part.grad,
+                                              .dweight = ctx.grads.at(group, part.weight),
                                               .accumulate = ctx.accumulate}));
   return {};
 }
 
-Status attention_block_backward(const BlockCtx& ctx, int group, const Batch& batch, const Slot& slot, const Slot& scratch, TensorView grad) {
+Status attention_block_backward(const BlockCtx& ctx, int group, const Batch& batch, const Slot& slot,
+                                const Slot& scratch, TensorView grad) {
   const ModelConfig& c = ctx.config;
   const int64_t n = batch.n;
-  const TensorView dattn = scratch(Act::grad_attn, n), dfused = scratch(Act::grad_qkv, n), dnorm = scratch(Act::grad_norm, n);
-  LLMOPS_TRY(linear_wgrad(ctx, slot(Act::attn_out, n), grad, ctx.grads.at(group, Role::attn_out), ctx.grads.at(group, Role::attn_out_bias)));
+  const TensorView dattn = scratch(Act::grad_attn, n), dfused = scratch(Act::grad_qkv, n),
+                   dnorm = scratch(Act::grad_norm, n);
+  LLMOPS_TRY(linear_wgrad(ctx, slot(Act::attn_out, n), grad, ctx.grads.at(group, Role::attn_out),
+                          ctx.grads.at(group, Role::attn_out_bias)));
   LLMOPS_TRY(linear_dgrad(ctx, grad, ctx.weights.at(group, Role::attn_out), dattn));
   const Qkv qkv(c, slot(Act::qkv, n)), dqkv(c, dfused);
   LLMOPS_TRY(attention_backward(ctx.stream, {.q = qkv.q,
@@ -150,7 +173,8 @@ Status attention_block_backward(const BlockCtx& ctx, int group, const Batch& bat
                                              .softcap = 0,
                                              .window = 0}));
   LLMOPS_TRY(qk_backward(ctx, group, batch, slot, dqkv));
-  LLMOPS_TRY(linear_wgrad(ctx, slot(Act::norm1_out, n), dfused, ctx.grads.at(group, Role::qkv), ctx.grads.at(group, Role::qkv_bias)));
+  LLMOPS_TRY(linear_wgrad(ctx, slot(Act::norm1_out, n), dfused, ctx.grads.at(group, Role::qkv),
+                          ctx.grads.at(group, Role::qkv_bias)));
   LLMOPS_TRY(linear_dgrad(ctx, dfused, ctx.weights.at(group, Role::qkv), dnorm));
   return norm_backward(ctx, group, Role::norm1, Role::norm1_bias, dnorm, slot(Act::residual, n),
                        {slot(Act::norm1_mean, n), slot(Act::norm1_rstd, n)}, grad, true);
@@ -158,7 +182,8 @@ Status attention_block_backward(const BlockCtx& ctx, int group, const Batch& bat
 
 }  // namespace
 
-Status block_forward(const BlockCtx& ctx, int layer, const Batch& batch, const Slot& slot, const KvCache& cache, TensorView out) {
+Status block_forward(const BlockCtx& ctx, int layer, const Batch& batch, const Slot& slot, const KvCache& cache,
+                     TensorView out) {
   const int group = layer + 1;
   const int64_t n = batch.n;
   const TensorView residual = slot(Act::residual, n), mid = slot(Act::residual_mid, n);
@@ -166,14 +191,15 @@ Status block_forward(const BlockCtx& ctx, int layer, const Batch& batch, const S
                   {slot(Act::norm1_mean, n), slot(Act::norm1_rstd, n)}));
   LLMOPS_TRY(project_qkv(ctx, group, n, slot));
   LLMOPS_TRY(attend(ctx, batch, slot, cache));
-  LLMOPS_TRY(linear(ctx, slot(Act::attn_out, n), ctx.weights.at(group, Role::attn_out), ctx.weights.at(group, Role::attn_out_bias),
-                    {.out = mid, .residual = residual}));
+  LLMOPS_TRY(linear(ctx, slot(Act::attn_out, n), ctx.weights.at(group, Role::attn_out),
+                    ctx.weights.at(group, Role::attn_out_bias), {.out = mid, .residual = residual}));
   LLMOPS_TRY(norm(ctx, group, Role::norm2, Role::norm2_bias, mid, slot(Act::norm2_out, n),
                   {slot(Act::norm2_mean, n), slot(Act::norm2_rstd, n)}));
   return mlp_forward(ctx, group, n, slot, out);
 }
 
-Status block_backward(const BlockCtx& ctx, int layer, const Batch& batch, const Slot& slot, const Slot& scratch, TensorView grad) {
+Status block_backward(const BlockCtx& ctx, int layer, const Batch& batch, const Slot& slot, const Slot& scratch,
+                      TensorView grad) {
   const int group = layer + 1;
   LLMOPS_TRY(mlp_backward(ctx, group, batch.n, slot, scratch, grad));
   LLMOPS_TRY(attention_block_backward(ctx, group, batch, slot, scratch, grad));
@@ -190,9 +216,12 @@ std::vector<float> rope_table(const ModelConfig& config, int64_t positions) {
     if (rope.scaling == RopeScaling::llama3) {
       const double original = static_cast<double>(rope.original_positions);
       const double wavelength = 2 * std::numbers::pi / frequency;
-      const double smooth = (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
-      if (wavelength > original / rope.low_freq_factor) frequency /= rope.factor;
-      else if (wavelength >= original / rope.high_freq_factor) frequency *= (1 - smooth) / rope.factor + smooth;
+      const double smooth =
+          (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+      if (wavelength > original / rope.low_freq_factor)
+        frequency /= rope.factor;
+      else if (wavelength >= original / rope.high_freq_factor)
+        frequency *= (1 - smooth) / rope.factor + smooth;
     }
     for (int64_t p = 0; p < positions; ++p) {
       const double angle = static_cast<double>(p) * frequency;

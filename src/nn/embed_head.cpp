@@ -12,12 +12,22 @@ int head_group(const ModelConfig& config) { return static_cast<int>(config.layer
 
 // The head's matrix is [v,d] whatever the orientation of the blocks' matrices.
 ConstTensorView head_weight(const BlockCtx& ctx) {
-  return ctx.config.tied_head ? ctx.weights.at(kEmbed, Role::token_table) : ctx.weights.at(head_group(ctx.config), Role::head);
+  return ctx.config.tied_head ? ctx.weights.at(kEmbed, Role::token_table)
+                              : ctx.weights.at(head_group(ctx.config), Role::head);
 }
 
 MatmulArgs product(ConstTensorView a, ConstTensorView b, TensorView out) {
-  return {.a = a, .b = {.data = b, .pack = Pack::plain, .scales = {}, .group = 0}, .out = out, .bias = {}, .residual = {}, .aux = {},
-          .act_backward = {}, .act = Activation::none, .a_trans = false, .b_trans = false, .accumulate = false};
+  return {.a = a,
+          .b = {.data = b, .pack = Pack::plain, .scales = {}, .group = 0},
+          .out = out,
+          .bias = {},
+          .residual = {},
+          .aux = {},
+          .act_backward = {},
+          .act = Activation::none,
+          .a_trans = false,
+          .b_trans = false,
+          .accumulate = false};
 }
 
 Status logits_of(const BlockCtx& ctx, ConstTensorView x, TensorView logits) {
@@ -26,10 +36,10 @@ Status logits_of(const BlockCtx& ctx, ConstTensorView x, TensorView logits) {
   return matmul(ctx.stream, args);
 }
 
-// Loss of rows [begin, begin + count), and with dout present their part of the head's backward pass. Chunks are multiples of the
-// matmul's block of 512 k, so the weight gradient has the bits of one product over all rows.
-Status head_chunk(const BlockCtx& ctx, const Batch& batch, const Slot& slot, const Slot& scratch, float scale, int64_t begin,
-                  int64_t count, TensorView dout) {
+// Loss of rows [begin, begin + count), and with dout present their part of the head's backward pass. Chunks are
+// multiples of the matmul's block of 512 k, so the weight gradient has the bits of one product over all rows.
+Status head_chunk(const BlockCtx& ctx, const Batch& batch, const Slot& slot, const Slot& scratch, float scale,
+                  int64_t begin, int64_t count, TensorView dout) {
   const ConstTensorView x = rows(slot(Act::final_out, batch.n), begin, count);
   const TensorView logits = scratch(Act::logits, count);
   LLMOPS_TRY(logits_of(ctx, x, logits));
@@ -40,7 +50,8 @@ Status head_chunk(const BlockCtx& ctx, const Batch& batch, const Slot& slot, con
                                         .vocab = ctx.config.vocab,
                                         .scale = scale}));
   if (!dout.present()) return {};
-  const TensorView dweight = ctx.config.tied_head ? ctx.grads.at(kEmbed, Role::token_table) : ctx.grads.at(head_group(ctx.config), Role::head);
+  const TensorView dweight =
+      ctx.config.tied_head ? ctx.grads.at(kEmbed, Role::token_table) : ctx.grads.at(head_group(ctx.config), Role::head);
   MatmulArgs wgrad = product(logits, x, dweight);
   wgrad.a_trans = true;
   wgrad.accumulate = ctx.accumulate || begin > 0;
@@ -72,7 +83,8 @@ Status embed_backward(const BlockCtx& ctx, const Batch& batch, ConstTensorView d
   return ctx.grad_ready ? ctx.grad_ready(kEmbed) : Status();
 }
 
-Status head_loss(const BlockCtx& ctx, const Batch& batch, const Slot& slot, const Slot& scratch, float scale, TensorView grad) {
+Status head_loss(const BlockCtx& ctx, const Batch& batch, const Slot& slot, const Slot& scratch, float scale,
+                 TensorView grad) {
   const int group = head_group(ctx.config);
   const int64_t n = batch.n;
   const NormSaved saved = {slot(Act::final_mean, n), slot(Act::final_rstd, n)};

@@ -2,7 +2,8 @@
 
 namespace llmops {
 
-Status linear(const BlockCtx& ctx, ConstTensorView x, ConstTensorView weight, ConstTensorView bias, const LinearOut& to) {
+Status linear(const BlockCtx& ctx, ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
+              const LinearOut& to) {
   return matmul(ctx.stream, {.a = x,
                              .b = {.data = weight, .pack = Pack::plain, .scales = {}, .group = 0},
                              .out = to.out,
@@ -16,7 +17,8 @@ Status linear(const BlockCtx& ctx, ConstTensorView x, ConstTensorView weight, Co
                              .accumulate = false});
 }
 
-Status linear_dgrad(const BlockCtx& ctx, ConstTensorView dy, ConstTensorView weight, TensorView dx, Activation act, ConstTensorView pre) {
+Status linear_dgrad(const BlockCtx& ctx, ConstTensorView dy, ConstTensorView weight, TensorView dx, Activation act,
+                    ConstTensorView pre) {
   return matmul(ctx.stream, {.a = dy,
                              .b = {.data = weight, .pack = Pack::plain, .scales = {}, .group = 0},
                              .out = dx,
@@ -43,13 +45,21 @@ Status linear_wgrad(const BlockCtx& ctx, ConstTensorView x, ConstTensorView dy, 
                                  .a_trans = true,
                                  .b_trans = false,
                                  .accumulate = ctx.accumulate}));
-  return dbias.present() ? bias_backward(ctx.stream, {.dout = dy, .dbias = dbias, .accumulate = ctx.accumulate}) : Status();
+  return dbias.present() ? bias_backward(ctx.stream, {.dout = dy, .dbias = dbias, .accumulate = ctx.accumulate})
+                         : Status();
 }
 
-Status norm(const BlockCtx& ctx, int group, Role weight, Role bias, ConstTensorView x, TensorView out, const NormSaved& saved) {
+Status norm(const BlockCtx& ctx, int group, Role weight, Role bias, ConstTensorView x, TensorView out,
+            const NormSaved& saved) {
   const float eps = static_cast<float>(ctx.config.norm_eps);
   if (ctx.config.norm == NormKind::rms)
-    return rms_norm(ctx.stream, {.x = x, .delta = {}, .weight = ctx.weights.at(group, weight), .sum = {}, .out = out, .rstd = saved.rstd, .eps = eps});
+    return rms_norm(ctx.stream, {.x = x,
+                                 .delta = {},
+                                 .weight = ctx.weights.at(group, weight),
+                                 .sum = {},
+                                 .out = out,
+                                 .rstd = saved.rstd,
+                                 .eps = eps});
   return layer_norm(ctx.stream, {.x = x,
                                  .delta = {},
                                  .weight = ctx.weights.at(group, weight),

@@ -9,21 +9,23 @@ struct LinearOut {
   TensorView out;
   ConstTensorView residual;  // added; optional
   Activation act = Activation::none;
-  TensorView pre;            // receives the value before the activation; optional
+  TensorView pre;  // receives the value before the activation; optional
 };
 
 // out[m,o] = act(x[m,i] * W + bias) + residual
-Status linear(const BlockCtx& ctx, ConstTensorView x, ConstTensorView weight, ConstTensorView bias, const LinearOut& to);
+Status linear(const BlockCtx& ctx, ConstTensorView x, ConstTensorView weight, ConstTensorView bias,
+              const LinearOut& to);
 // dx[m,i] = dy[m,o] * W^T, times act'(pre) when `pre` is present
-Status linear_dgrad(const BlockCtx& ctx, ConstTensorView dy, ConstTensorView weight, TensorView dx, Activation act = Activation::none,
-                    ConstTensorView pre = {});
+Status linear_dgrad(const BlockCtx& ctx, ConstTensorView dy, ConstTensorView weight, TensorView dx,
+                    Activation act = Activation::none, ConstTensorView pre = {});
 // dW (+)= x, dy; dbias (+)= column sums of dy where the layer has a bias
 Status linear_wgrad(const BlockCtx& ctx, ConstTensorView x, ConstTensorView dy, TensorView dweight, TensorView dbias);
 
 struct NormSaved {
   TensorView mean, rstd;
 };
-Status norm(const BlockCtx& ctx, int group, Role weight, Role bias, ConstTensorView x, TensorView out, const NormSaved& saved);
+Status norm(const BlockCtx& ctx, int group, Role weight, Role bias, ConstTensorView x, TensorView out,
+            const NormSaved& saved);
 // grad [n,d] += gradient through the norm of dout (grad is the part that goes past it).
 Status norm_backward(const BlockCtx& ctx, int group, Role weight, Role bias, ConstTensorView dout, ConstTensorView x,
                      const NormSaved& saved, TensorView grad, bool add_to_grad);

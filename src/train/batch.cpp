@@ -15,7 +15,8 @@ Result<BatchBuffer> BatchBuffer::make(Device& device, int64_t sequences, int64_t
 void BatchBuffer::fill(const Windows& windows, int64_t first, int64_t s) {
   const int64_t room = sequences_ * seq_;
   auto* tokens = memory_.as<int32_t>();
-  int32_t *positions = tokens + room, *targets = positions + room, *begin = targets + room, *len = begin + sequences_ + 1;
+  int32_t *positions = tokens + room, *targets = positions + room, *begin = targets + room,
+          *len = begin + sequences_ + 1;
   int32_t *q_pos0 = len + sequences_, *kv_pos0 = q_pos0 + sequences_;
   int64_t n = 0;
   for (int64_t i = 0; i < s; ++i) {
@@ -33,9 +34,16 @@ void BatchBuffer::fill(const Windows& windows, int64_t first, int64_t s) {
   const auto view = [&](const int32_t* data, int64_t count) {
     return dense_view(static_cast<const void*>(data), DType::i32, {count}, device_);
   };
-  batch_ = {.n = n, .s = s, .tokens = view(tokens, n), .positions = view(positions, n), .targets = view(targets, n),
-          .q_begin = view(begin, s + 1), .kv_begin = view(begin, s), .kv_len = view(len, s), .q_pos0 = view(q_pos0, s),
-          .kv_pos0 = view(kv_pos0, s)};
+  batch_ = {.n = n,
+            .s = s,
+            .tokens = view(tokens, n),
+            .positions = view(positions, n),
+            .targets = view(targets, n),
+            .q_begin = view(begin, s + 1),
+            .kv_begin = view(begin, s),
+            .kv_len = view(len, s),
+            .q_pos0 = view(q_pos0, s),
+            .kv_pos0 = view(kv_pos0, s)};
 }
 
 }  // namespace llmops

@@ -79,7 +79,8 @@ std::string event_record(std::string_view payload) {
 Result<EventWriter> EventWriter::create(const std::string& dir, double wall_time) {
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
-  LLMOPS_ASSIGN(File file, open_for_append(fmt::format("{}/events.out.tfevents.{}.{}.{}", dir, static_cast<int64_t>(wall_time), host, getpid())));
+  LLMOPS_ASSIGN(File file, open_for_append(fmt::format("{}/events.out.tfevents.{}.{}.{}", dir,
+                                                       static_cast<int64_t>(wall_time), host, getpid())));
   EventWriter writer(std::move(file));
   std::string event = event_start(wall_time);
   put_bytes(event, 3, "brain.Event:2");

@@ -8,9 +8,9 @@
 
 namespace llmops {
 
-// TensorBoard's event file, without protobuf: records of (length, masked crc32c of the length, payload, masked crc32c of the payload),
-// the payload an Event message {1 wall_time, 2 step, 3 file_version | 5 summary {1 {1 tag, 2 simple_value}}} (tensorflow's tfrecord and
-// event.proto). Flushed on record boundaries.
+// TensorBoard's event file, without protobuf: records of (length, masked crc32c of the length, payload, masked crc32c
+// of the payload), the payload an Event message {1 wall_time, 2 step, 3 file_version | 5 summary {1 {1 tag, 2
+// simple_value}}} (tensorflow's tfrecord and event.proto). Flushed on record boundaries.
 class EventWriter {
  public:
   // DIR/events.out.tfevents.<unix time>.<host>.<pid>

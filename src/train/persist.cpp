@@ -7,8 +7,10 @@ constexpr StateKind kKinds[] = {StateKind::weight, StateKind::m, StateKind::v};
 
 float* base_of(const TrainState& state, StateKind kind, int group) {
   const int64_t count = state.slice(group).size();
-  const TensorView view = kind == StateKind::weight ? state.param(group, 0, count)
-                                                    : state.moment(kind == StateKind::m ? state.m_buffer() : state.v_buffer(), group, 0, count);
+  const TensorView view =
+      kind == StateKind::weight
+          ? state.param(group, 0, count)
+          : state.moment(kind == StateKind::m ? state.m_buffer() : state.v_buffer(), group, 0, count);
   return static_cast<float*>(view.data);
 }
 
@@ -25,7 +27,8 @@ std::vector<Chunk> chunks_of(const TrainState& state) {
       const float* base = base_of(state, kind, group) - state.slice(group).begin;
       for (StoredBox& stored : stored_boxes(params, begin, begin + share)) {
         const LogicalTensor& tensor = state.tensors()[stored.logical];
-        chunks.push_back({state_name(kind, tensor.name), tensor.shape, std::move(stored.box), DType::f32, base + stored.offset, stored.row_stride});
+        chunks.push_back({state_name(kind, tensor.name), tensor.shape, std::move(stored.box), DType::f32,
+                          base + stored.offset, stored.row_stride});
       }
     }
   return chunks;

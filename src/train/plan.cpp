@@ -59,7 +59,8 @@ TrainPlan plan_of(const TrainOptions& o, int world) {
       {"weights", elems * info(o.dtype).block_bytes},
       {"grads", elems * 4 * levels},
       {"optim", slices * 4 * (master ? 3 : 2)},
-      {"saved", o.model.layers * bytes_of_rows(block_activations(o.model, tokens), o.dtype) + bytes_of_rows(head_activations(o.model, tokens), o.dtype)},
+      {"saved", o.model.layers * bytes_of_rows(block_activations(o.model, tokens), o.dtype) +
+                    bytes_of_rows(head_activations(o.model, tokens), o.dtype)},
       {"transient", bytes_of_rows(transient_activations(o.model, tokens), o.dtype)},
   };
   if (!o.out.empty()) plan.memory_bytes.push_back({"staging", plan.params * 12 / world});
@@ -76,9 +77,18 @@ double measure_matmul_flops_per_s(Device& device) {
   const double stop_s = monotonic_s() + 0.08;
   do {
     const double start_s = monotonic_s();
-    const Status status = matmul(device.compute(), {.a = view(0), .b = {.data = view(1), .pack = Pack::plain, .scales = {}, .group = 0}, .out = view(2),
-                                                    .bias = {}, .residual = {}, .aux = {}, .act_backward = {}, .act = Activation::none,
-                                                    .a_trans = false, .b_trans = true, .accumulate = false});
+    const Status status =
+        matmul(device.compute(), {.a = view(0),
+                                  .b = {.data = view(1), .pack = Pack::plain, .scales = {}, .group = 0},
+                                  .out = view(2),
+                                  .bias = {},
+                                  .residual = {},
+                                  .aux = {},
+                                  .act_backward = {},
+                                  .act = Activation::none,
+                                  .a_trans = false,
+                                  .b_trans = true,
+                                  .accumulate = false});
     if (!status.ok() || !device.compute().sync().ok()) return 0;
     best_s = std::min(best_s, monotonic_s() - start_s);
   } while (monotonic_s() < stop_s);

@@ -21,14 +21,16 @@ Result<PreparedRun> prepare_run(const std::string& out, bool resume, Pool& pool)
   LLMOPS_ASSIGN(run.lock, RunLock::acquire(out));
   LLMOPS_ASSIGN(const std::vector<StepDir> steps, list_steps(out));
   if (!steps.empty() && !resume)
-    return usage_error(fmt::format("--out {}: holds {} step{} up to {}; give --resume auto to go on from there, or another folder", out,
-                                   steps.size(), steps.size() == 1 ? "" : "s", steps.back().step));
+    return usage_error(
+        fmt::format("--out {}: holds {} step{} up to {}; give --resume auto to go on from there, or another folder",
+                    out, steps.size(), steps.size() == 1 ? "" : "s", steps.back().step));
   LLMOPS_TRY(remove_leftovers(dir));
   if (steps.empty()) return run;
   LLMOPS_ASSIGN(NewestValid newest, newest_valid(out, pool));
   run.notes = std::move(newest.skipped);
-  if (!newest.step) return invalid_error(fmt::format("{}: holds {} steps, none of them valid ({}); remove the folder to start anew", out,
-                                                     steps.size(), run.notes.empty() ? "unreadable" : run.notes.front()));
+  if (!newest.step)
+    return invalid_error(fmt::format("{}: holds {} steps, none of them valid ({}); remove the folder to start anew",
+                                     out, steps.size(), run.notes.empty() ? "unreadable" : run.notes.front()));
   run.resume_from = newest.step->path;
   return run;
 }
@@ -37,8 +39,15 @@ namespace {
 
 class Run {
  public:
-  Run(Device& device, Communicator& comm, const Corpus& corpus, const TrainOptions& options, TrainObserver& observer, TrainSummary* summary)
-      : device_(device), comm_(comm), corpus_(corpus), o_(options), observer_(observer), summary_(*summary), plan_(plan_of(options, comm.world())) {}
+  Run(Device& device, Communicator& comm, const Corpus& corpus, const TrainOptions& options, TrainObserver& observer,
+      TrainSummary* summary)
+      : device_(device),
+        comm_(comm),
+        corpus_(corpus),
+        o_(options),
+        observer_(observer),
+        summary_(*summary),
+        plan_(plan_of(options, comm.world())) {}
 
   Status go() {
     LLMOPS_TRY(set_up());
@@ -104,13 +113,14 @@ class Run {
     const Json* train = checkpoint.meta().find("train");
     if (!train) return invalid_error(fmt::format("{}: its manifest has no training state", o_.resume_from));
     if (!(checkpoint.config() == o_.model))
-      return usage_error(fmt::format("{}: was saved by another model; give the model options of that run, or another --out", o_.resume_from));
+      return usage_error(fmt::format(
+          "{}: was saved by another model; give the model options of that run, or another --out", o_.resume_from));
     struct Same {
       const char* key;
       Json now;
     };
-    for (const Same& same : {Same{"data_fingerprint", to_hex(corpus_.fingerprint())}, Same{"batch", o_.batch}, Same{"seq", o_.seq},
-                             Same{"seed", static_cast<uint64_t>(o_.seed)}}) {
+    for (const Same& same : {Same{"data_fingerprint", to_hex(corpus_.fingerprint())}, Same{"batch", o_.batch},
+                             Same{"seq", o_.seq}, Same{"seed", static_cast<uint64_t>(o_.seed)}}) {
       const Json* was = train->find(same.key);
       if (!was || was->dump() != same.now.dump())
         return usage_error(fmt::format("{}: {} was {}, is now {}; a resumed run keeps it", o_.resume_from, same.key,
@@ -154,16 +164,19 @@ class Run {
       const double start_s = monotonic_s();
       LLMOPS_ASSIGN(const auto windows, my_windows());
       const double data_s = monotonic_s() - start_s, lr = learning_rate(o_.lr, step_);
-      LLMOPS_ASSIGN(const StepResult result, trainer_->step(windows, plan_.tokens_per_step, step_ + 1, lr, o_.adamw, flags()));
+      LLMOPS_ASSIGN(const StepResult result,
+                    trainer_->step(windows, plan_.tokens_per_step, step_ + 1, lr, o_.adamw, flags()));
       if (!result.finite) return not_finite(result);
       ++step_;
       samples_ += o_.batch;
       StepRecord record = record_of(result, lr, monotonic_s() - start_s, data_s);
-      const bool stop = result.flags[static_cast<size_t>(Flag::cancel_signal)] > 0 || result.flags[static_cast<size_t>(Flag::time_up)] > 0;
+      const bool stop = result.flags[static_cast<size_t>(Flag::cancel_signal)] > 0 ||
+                        result.flags[static_cast<size_t>(Flag::time_up)] > 0;
       const bool failed = result.flags[static_cast<size_t>(Flag::save_failed)] > 0;
       const bool last = step_ == o_.steps;
       if (!failed && ((o_.val_every > 0 && step_ % o_.val_every == 0) || last)) LLMOPS_TRY(validate(&record));
-      if (!failed && !o_.out.empty() && (last || stop || (o_.save_every > 0 && step_ % o_.save_every == 0))) LLMOPS_TRY(save(&record));
+      if (!failed && !o_.out.empty() && (last || stop || (o_.save_every > 0 && step_ % o_.save_every == 0)))
+        LLMOPS_TRY(save(&record));
       if (root()) LLMOPS_TRY(report(record));
       if (failed) return save_failure();
       if (stop && !last) return stopped(result);
@@ -196,7 +209,8 @@ class Run {
     if (count == 0) return {};
     const Range mine = split_range(count, comm_.world(), comm_.rank());
     Windows windows;
-    for (int64_t i = mine.begin; i < mine.end; ++i) LLMOPS_TRY(corpus_.read(Split::val, i * o_.seq, windows.add(o_.seq + 1)));
+    for (int64_t i = mine.begin; i < mine.end; ++i)
+      LLMOPS_TRY(corpus_.read(Split::val, i * o_.seq, windows.add(o_.seq + 1)));
     LLMOPS_ASSIGN(const double sum, trainer_->loss_sum(windows));
     record->val_loss = summary_.val_loss = sum / static_cast<double>(count * o_.seq);
     return {};
@@ -210,7 +224,8 @@ class Run {
       LLMOPS_TRY(events_->scalar("train/grad_norm", record.step, static_cast<float>(record.grad_norm), now));
       LLMOPS_TRY(events_->scalar("train/lr", record.step, static_cast<float>(record.lr), now));
       LLMOPS_TRY(events_->scalar("train/tokens_per_s", record.step, static_cast<float>(record.tokens_per_s), now));
-      if (record.val_loss) LLMOPS_TRY(events_->scalar("val/loss", record.step, static_cast<float>(*record.val_loss), now));
+      if (record.val_loss)
+        LLMOPS_TRY(events_->scalar("val/loss", record.step, static_cast<float>(*record.val_loss), now));
     }
     return observer_.on_step(record);
   }
@@ -247,7 +262,12 @@ class Run {
   Status save(StepRecord* record) {
     const double start_s = monotonic_s();
     while (auto done = saver_->wait()) take(*done);  // a save that is slower than save-every holds training here
-    SaveRequest request{.step = step_, .rank = comm_.rank(), .world = comm_.world(), .chunks = chunks_of(*state_), .meta = {}, .files = {}};
+    SaveRequest request{.step = step_,
+                        .rank = comm_.rank(),
+                        .world = comm_.world(),
+                        .chunks = chunks_of(*state_),
+                        .meta = {},
+                        .files = {}};
     if (root()) {
       request.meta = meta();
       if (corpus_.tokenizer())
@@ -295,7 +315,8 @@ class Run {
   Status save_failure() {
     saver_->cancel();
     while (auto done = saver_->wait()) take(*done);
-    const std::string last = summary_.last_checkpoint.empty() ? "no step was saved before" : "the last good step is " + summary_.last_checkpoint;
+    const std::string last = summary_.last_checkpoint.empty() ? "no step was saved before"
+                                                              : "the last good step is " + summary_.last_checkpoint;
     if (save_status_.ok()) return io_error("");  // the rank that failed says why
     return io_error(fmt::format("{}; {}", save_status_.message(), last));
   }
@@ -303,19 +324,25 @@ class Run {
   Status not_finite(const StepResult& result) {
     LLMOPS_ASSIGN(int rank, trainer_->rank_of_bad_gradient());
     if (result.bad_shard >= 0) rank = result.bad_shard / (shards() / comm_.world());
-    const std::string what = result.bad_block >= 0 ? "gradient of " + trainer_->tensor_of_block(result.bad_block) : "loss";
-    return {Code::finding, fmt::format("step {}: the {} is not finite{}{}; nothing was updated{}", step_ + 1,
-                                       result.bad_shard >= 0 && result.bad_block >= 0 ? "loss and the " + what : what,
-                                       rank >= 0 ? fmt::format(" on rank {}", rank) : "",
-                                       result.bad_shard >= 0 ? fmt::format(" (loss {})", result.loss) : "",
-                                       summary_.last_checkpoint.empty() ? "" : ", last checkpoint " + summary_.last_checkpoint)};
+    const std::string what =
+        result.bad_block >= 0 ? "gradient of " + trainer_->tensor_of_block(result.bad_block) : "loss";
+    return {Code::finding,
+            fmt::format("step {}: the {} is not finite{}{}; nothing was updated{}", step_ + 1,
+                        result.bad_shard >= 0 && result.bad_block >= 0 ? "loss and the " + what : what,
+                        rank >= 0 ? fmt::format(" on rank {}", rank) : "",
+                        result.bad_shard >= 0 ? fmt::format(" (loss {})", result.loss) : "",
+                        summary_.last_checkpoint.empty() ? "" : ", last checkpoint " + summary_.last_checkpoint)};
   }
 
   Status stopped(const StepResult& result) {
     const int signal = static_cast<int>(result.flags[static_cast<size_t>(Flag::cancel_signal)]);
     const std::string why = signal ? fmt::format("signal {}", signal) : "the time limit";
-    if (o_.out.empty()) return {Code::interrupted, fmt::format("stopped by {} after step {}; nothing was saved, as there is no --out", why, step_)};
-    return {Code::interrupted, fmt::format("stopped by {} after step {}, which is saved; run again with --resume auto to go on", why, step_)};
+    if (o_.out.empty())
+      return {Code::interrupted,
+              fmt::format("stopped by {} after step {}; nothing was saved, as there is no --out", why, step_)};
+    return {
+        Code::interrupted,
+        fmt::format("stopped by {} after step {}, which is saved; run again with --resume auto to go on", why, step_)};
   }
 
   void summarize() {
@@ -327,7 +354,8 @@ class Run {
     summary_.finished = step_ >= o_.steps;
     for (int i = 0; i < static_cast<int>(Category::kCount); ++i) {
       const auto category = static_cast<Category>(i);
-      if (device_.bytes_peak(category) > 0) summary_.memory_peak_bytes.push_back({std::string(name_of(category)), device_.bytes_peak(category)});
+      if (device_.bytes_peak(category) > 0)
+        summary_.memory_peak_bytes.push_back({std::string(name_of(category)), device_.bytes_peak(category)});
     }
   }
 
@@ -351,8 +379,8 @@ class Run {
 
 }  // namespace
 
-Status train_run(Device& device, Communicator& comm, const Corpus& corpus, const TrainOptions& options, TrainObserver& observer,
-                 TrainSummary* summary) {
+Status train_run(Device& device, Communicator& comm, const Corpus& corpus, const TrainOptions& options,
+                 TrainObserver& observer, TrainSummary* summary) {
   return Run(device, comm, corpus, options, observer, summary).go();
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-
 #include "base/checked.h"
 #include "kernels/ops.h"
 #include "train/init.h"
@@ -27,7 +26,8 @@ Result<std::unique_ptr<TrainState>> TrainState::make(Device& device, Communicato
     s.slice_total_ += size;
   }
   const int64_t elems = flat_elems(s.groups_), weight_bytes = elems * info(dtype).block_bytes;
-  LLMOPS_ASSIGN(s.weight_buffer_, parallel.zero == 0 ? comm.alloc(weight_bytes, Category::weights) : comm.alloc_common(weight_bytes, Category::weights));
+  LLMOPS_ASSIGN(s.weight_buffer_, parallel.zero == 0 ? comm.alloc(weight_bytes, Category::weights)
+                                                     : comm.alloc_common(weight_bytes, Category::weights));
   s.weights_ = FlatView(s.groups_, s.weight_buffer_.data(), dtype, device.id());
   const int levels = std::bit_width(static_cast<unsigned>(std::max(1, local_shards)));  // log2 + 1
   for (int level = 0; level + 1 < levels; ++level) {
@@ -48,11 +48,13 @@ Result<std::unique_ptr<TrainState>> TrainState::make(Device& device, Communicato
 float* TrainState::master() const { return master_.as<float>(); }
 
 TensorView TrainState::moment(const Buffer& buffer, int group, int64_t begin, int64_t count) const {
-  return dense_view(static_cast<void*>(buffer.as<float>() + slices_[group].at + begin), DType::f32, {count}, device_->id());
+  return dense_view(static_cast<void*>(buffer.as<float>() + slices_[group].at + begin), DType::f32, {count},
+                    device_->id());
 }
 
 TensorView TrainState::param(int group, int64_t begin, int64_t count) const {
-  return dtype_ == DType::f32 ? weights_.range(group, slices_[group].begin + begin, count) : moment(master_, group, begin, count);
+  return dtype_ == DType::f32 ? weights_.range(group, slices_[group].begin + begin, count)
+                              : moment(master_, group, begin, count);
 }
 
 Status TrainState::init_weights(uint64_t seed) {
@@ -64,7 +66,8 @@ Status TrainState::init_weights(uint64_t seed) {
       const LogicalTensor& tensor = tensors_[stored.logical];
       const int64_t width = tensor.shape.back(), count = stored.box.extent.back();
       const int64_t row_count = elems_of(stored.box.extent) / count;
-      const int64_t first_row = stored.box.offset.size() > 1 ? stored.box.offset[0] : 0, column = stored.box.offset.back();
+      const int64_t first_row = stored.box.offset.size() > 1 ? stored.box.offset[0] : 0,
+                    column = stored.box.offset.back();
       float* out = static_cast<float*>(param(group, 0, own.size()).data) + stored.offset - own.begin;
       const int64_t rows_per_task = std::max<int64_t>(1, kGrain / count);
       device_->pool().parallel_for(ceil_div(row_count, rows_per_task), [&](int64_t task, int) {

@@ -13,9 +13,10 @@ namespace llmops {
 
 class TrainState {
  public:
-  // dtype: that of weights and activations, f32 or bf16. Zero-filled; `local_shards` > 1 adds the buffers of the fold tree.
-  static Result<std::unique_ptr<TrainState>> make(Device& device, Communicator& comm, const ModelConfig& config, const Parallel& parallel,
-                                                  DType dtype, int local_shards);
+  // dtype: that of weights and activations, f32 or bf16. Zero-filled; `local_shards` > 1 adds the buffers of the fold
+  // tree.
+  static Result<std::unique_ptr<TrainState>> make(Device& device, Communicator& comm, const ModelConfig& config,
+                                                  const Parallel& parallel, DType dtype, int local_shards);
 
   const ModelConfig& config() const { return config_; }
   const Parallel& parallel() const { return parallel_; }
@@ -39,7 +40,8 @@ class TrainState {
   };
   Slice slice(int group) const { return slices_[group]; }
   int64_t slice_total() const { return slice_total_; }
-  float* master() const;  // f32 weights of my slices; with f32 compute the weights themselves are the master: see param()
+  float* master()
+      const;  // f32 weights of my slices; with f32 compute the weights themselves are the master: see param()
   float* m() const { return m_.as<float>(); }
   float* v() const { return v_.as<float>(); }
   // f32 parameters of elements [begin, begin + count) of my slice of a group.

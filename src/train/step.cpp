@@ -23,7 +23,8 @@ double tree_sum(const double* x, int64_t count) {
 
 }  // namespace
 
-Result<std::unique_ptr<Trainer>> Trainer::make(Device& device, Communicator& comm, TrainState& state, int64_t micro_batch, int64_t seq) {
+Result<std::unique_ptr<Trainer>> Trainer::make(Device& device, Communicator& comm, TrainState& state,
+                                               int64_t micro_batch, int64_t seq) {
   std::unique_ptr<Trainer> trainer(new Trainer(device, comm, state));
   Trainer& t = *trainer;
   const ModelConfig& config = state.config();
@@ -35,7 +36,8 @@ Result<std::unique_ptr<Trainer>> Trainer::make(Device& device, Communicator& com
     t.slots_.push_back(std::move(slot));
   }
   LLMOPS_ASSIGN(t.head_, Slot::make(device, head_activations(config, tokens), state.dtype(), Category::saved));
-  LLMOPS_ASSIGN(t.scratch_, Slot::make(device, transient_activations(config, tokens), state.dtype(), Category::transient));
+  LLMOPS_ASSIGN(t.scratch_,
+                Slot::make(device, transient_activations(config, tokens), state.dtype(), Category::transient));
   LLMOPS_ASSIGN(t.batch_, BatchBuffer::make(device, micro_batch, seq));
   LLMOPS_ASSIGN(t.control_, device.alloc(4 * sizeof(float), Category::transient));
   LLMOPS_ASSIGN(t.loss_sum_, device.alloc(sizeof(double), Category::transient));
@@ -66,16 +68,23 @@ BlockCtx Trainer::context(FlatView grads, bool accumulate) const {
   const ModelConfig& config = state_.config();
   ConstTensorView table;
   if (!config.learned_positions)
-    table = dense_view(static_cast<const void*>(cos_sin_.data()), DType::f32, {seq_, config.head_dim / 2, 2}, device_.id());
-  return {.stream = device_.compute(), .config = config, .weights = state_.weights(), .grads = grads, .cos_sin = table,
-          .accumulate = accumulate, .grad_ready = {}};
+    table =
+        dense_view(static_cast<const void*>(cos_sin_.data()), DType::f32, {seq_, config.head_dim / 2, 2}, device_.id());
+  return {.stream = device_.compute(),
+          .config = config,
+          .weights = state_.weights(),
+          .grads = grads,
+          .cos_sin = table,
+          .accumulate = accumulate,
+          .grad_ready = {}};
 }
 
 Status Trainer::forward(const BlockCtx& ctx, const Batch& batch) {
   const int layers = static_cast<int>(state_.config().layers);
   LLMOPS_TRY(embed_forward(ctx, batch, slots_[0](Act::residual, batch.n)));
   for (int layer = 0; layer < layers; ++layer) {
-    const TensorView out = layer + 1 < layers ? slots_[layer + 1](Act::residual, batch.n) : head_(Act::final_residual, batch.n);
+    const TensorView out =
+        layer + 1 < layers ? slots_[layer + 1](Act::residual, batch.n) : head_(Act::final_residual, batch.n);
     LLMOPS_TRY(block_forward(ctx, layer, batch, slots_[layer], {}, out));
   }
   return {};
@@ -89,8 +98,8 @@ Status Trainer::backward(const BlockCtx& ctx, const Batch& batch, float scale) {
   return embed_backward(ctx, batch, grad);
 }
 
-// The gradient of one shard, into the level of the fold tree where it meets its left neighbours: level t for a shard whose local
-// number ends in t ones (the next free one of a binary counter).
+// The gradient of one shard, into the level of the fold tree where it meets its left neighbours: level t for a shard
+// whose local number ends in t ones (the next free one of a binary counter).
 Status Trainer::shard_gradient(const Windows& windows, int shard, int shard_count, float scale, double* loss_at) {
   const int level = std::countr_one(static_cast<unsigned>(shard));
   const int64_t count = windows.count();
@@ -108,7 +117,8 @@ Status Trainer::shard_gradient(const Windows& windows, int shard, int shard_coun
     }
     const Batch& batch = batch_.batch();
     LLMOPS_TRY(backward(ctx, batch, scale));
-    LLMOPS_TRY(sum(ctx.stream, {.x = head_(Act::losses, batch.n), .out = dense_view(static_cast<void*>(loss_at), DType::f64, {1}, device_.id()),
+    LLMOPS_TRY(sum(ctx.stream, {.x = head_(Act::losses, batch.n),
+                                .out = dense_view(static_cast<void*>(loss_at), DType::f64, {1}, device_.id()),
                                 .accumulate = true}));
     LLMOPS_TRY(ctx.stream.sync());  // the next micro-batch refills the buffers that this one's work reads
   }
@@ -141,11 +151,13 @@ Status Trainer::reduce_rest() {
   posted_.clear();
   if (exchange_ || comm_.world() == 1) return {};
   for (size_t g = 0; g < state_.groups().size(); ++g)
-    LLMOPS_TRY(comm_.all_reduce(stream, state_.grads(state_.levels() - 1).range(static_cast<int>(g), 0, state_.groups()[g].elems)));
+    LLMOPS_TRY(comm_.all_reduce(
+        stream, state_.grads(state_.levels() - 1).range(static_cast<int>(g), 0, state_.groups()[g].elems)));
   return {};
 }
 
-// Losses, square sums of the part of the gradient that is mine, and flags: one all-reduce in which every place but one rank's is 0.
+// Losses, square sums of the part of the gradient that is mine, and flags: one all-reduce in which every place but one
+// rank's is 0.
 Status Trainer::reduce_scalars(int shard_count, const Flags& flags) {
   Stream& stream = device_.compute();
   auto* all = scalars_.as<double>();
@@ -161,8 +173,9 @@ Status Trainer::reduce_scalars(int shard_count, const Flags& flags) {
   for (size_t g = 0; g < state_.groups().size(); ++g) {
     const int64_t count = state_.groups()[g].elems / comm_.world(), begin = count * comm_.rank();
     double* out = blocks + block + begin / kGroupBlock;
-    LLMOPS_TRY(square_sums(stream, {.x = grads.range(static_cast<int>(g), begin, count),
-                                    .sums = dense_view(static_cast<void*>(out), DType::f64, {count / kGroupBlock}, device_.id())}));
+    LLMOPS_TRY(square_sums(
+        stream, {.x = grads.range(static_cast<int>(g), begin, count),
+                 .sums = dense_view(static_cast<void*>(out), DType::f64, {count / kGroupBlock}, device_.id())}));
     block += blocks_of(state_.groups()[g]);
   }
   const int64_t scalars = shards_ + blocks_ + static_cast<int64_t>(flags.size()) * comm_.world();
@@ -177,21 +190,24 @@ Status Trainer::update(int64_t step, double lr, const AdamwOptions& o) {
     const int group = static_cast<int>(g);
     const TrainState::Slice own = state_.slice(group);
     const int64_t decay_end = std::clamp(state_.groups()[g].decay_elems, own.begin, own.end);
-    for (const auto& [begin, end, decay] : {std::tuple{own.begin, decay_end, o.weight_decay}, std::tuple{decay_end, own.end, 0.0}}) {
+    for (const auto& [begin, end, decay] :
+         {std::tuple{own.begin, decay_end, o.weight_decay}, std::tuple{decay_end, own.end, 0.0}}) {
       const int64_t at = begin - own.begin, count = end - begin;
       if (count == 0) continue;
-      LLMOPS_TRY(adamw(stream, {.param = state_.param(group, at, count),
-                                .m = state_.moment(state_.m_buffer(), group, at, count),
-                                .v = state_.moment(state_.v_buffer(), group, at, count),
-                                .grad = state_.grads(state_.levels() - 1).range(group, begin, count),
-                                .param_bf16 = state_.dtype() == DType::bf16 ? state_.weights().range(group, begin, count) : TensorView(),
-                                .control = control,
-                                .lr = static_cast<float>(lr),
-                                .beta1 = static_cast<float>(o.beta1),
-                                .beta2 = static_cast<float>(o.beta2),
-                                .eps = static_cast<float>(o.eps),
-                                .weight_decay = static_cast<float>(decay),
-                                .step = step}));
+      LLMOPS_TRY(adamw(
+          stream,
+          {.param = state_.param(group, at, count),
+           .m = state_.moment(state_.m_buffer(), group, at, count),
+           .v = state_.moment(state_.v_buffer(), group, at, count),
+           .grad = state_.grads(state_.levels() - 1).range(group, begin, count),
+           .param_bf16 = state_.dtype() == DType::bf16 ? state_.weights().range(group, begin, count) : TensorView(),
+           .control = control,
+           .lr = static_cast<float>(lr),
+           .beta1 = static_cast<float>(o.beta1),
+           .beta2 = static_cast<float>(o.beta2),
+           .eps = static_cast<float>(o.eps),
+           .weight_decay = static_cast<float>(decay),
+           .step = step}));
     }
     if (exchange_) LLMOPS_TRY(exchange_->publish_slice(stream, group));
   }
@@ -219,10 +235,13 @@ Result<StepResult> Trainer::step(const std::vector<Windows>& windows, int64_t va
   for (int shard = 0; shard < shards_ && result.bad_shard < 0; ++shard)
     if (!std::isfinite(losses[shard])) result.bad_shard = shard;
   for (int rank = 0; rank < comm_.world(); ++rank)
-    for (size_t i = 0; i < flags.size(); ++i) result.flags[i] = std::max(result.flags[i], blocks[blocks_ + rank * static_cast<int64_t>(flags.size()) + static_cast<int64_t>(i)]);
-  LLMOPS_TRY(clip_scale(stream, {.sums = dense_view(static_cast<const void*>(blocks), DType::f64, {blocks_}, device_.id()),
-                                 .control = control_.view(DType::f32, {4}),
-                                 .clip = static_cast<float>(options.clip)}));
+    for (size_t i = 0; i < flags.size(); ++i)
+      result.flags[i] = std::max(result.flags[i],
+                                 blocks[blocks_ + rank * static_cast<int64_t>(flags.size()) + static_cast<int64_t>(i)]);
+  LLMOPS_TRY(
+      clip_scale(stream, {.sums = dense_view(static_cast<const void*>(blocks), DType::f64, {blocks_}, device_.id()),
+                          .control = control_.view(DType::f32, {4}),
+                          .clip = static_cast<float>(options.clip)}));
   if (result.bad_shard < 0) LLMOPS_TRY(update(step, lr, options));
   LLMOPS_TRY(stream.sync());
   const auto* control = control_.as<float>();
@@ -244,7 +263,8 @@ Result<double> Trainer::loss_sum(const Windows& windows) {
     const Batch& batch = batch_.batch();
     LLMOPS_TRY(forward(ctx, batch));
     LLMOPS_TRY(head_loss(ctx, batch, head_, scratch_, 0.0f, {}));
-    LLMOPS_TRY(sum(stream, {.x = head_(Act::losses, batch.n), .out = loss_sum_.view(DType::f64, {1}), .accumulate = true}));
+    LLMOPS_TRY(
+        sum(stream, {.x = head_(Act::losses, batch.n), .out = loss_sum_.view(DType::f64, {1}), .accumulate = true}));
     LLMOPS_TRY(stream.sync());
   }
   if (comm_.world() > 1) LLMOPS_TRY(comm_.all_reduce(stream, loss_sum_.view(DType::f64, {1})));

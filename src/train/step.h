@@ -1,8 +1,10 @@
-// One optimizer step: forward and backward of my shards of the batch, reduction, norm, finite check, AdamW on my slices.
+// One optimizer step: forward and backward of my shards of the batch, reduction, norm, finite check, AdamW on my
+// slices.
 //
-// The gradient of a batch is a balanced binary tree over S virtual shards: a rank folds the subtree of its own shards, the ranks
-// fold the rest, so bits depend on S and not on how many ranks share the work. The norm is the square root of the sums of the
-// groups' blocks of 4096 elements, ascending in f64. Nothing is changed when a loss or a gradient is not finite.
+// The gradient of a batch is a balanced binary tree over S virtual shards: a rank folds the subtree of its own shards,
+// the ranks fold the rest, so bits depend on S and not on how many ranks share the work. The norm is the square root of
+// the sums of the groups' blocks of 4096 elements, ascending in f64. Nothing is changed when a loss or a gradient is
+// not finite.
 #pragma once
 
 #include <array>
@@ -26,23 +28,24 @@ enum class Flag : uint8_t { cancel_signal, time_up, save_failed, save_busy, kCou
 using Flags = std::array<double, static_cast<size_t>(Flag::kCount)>;
 
 struct StepResult {
-  double loss = 0;        // mean over the batch's tokens
-  double grad_norm = 0;   // before clipping
+  double loss = 0;       // mean over the batch's tokens
+  double grad_norm = 0;  // before clipping
   bool finite = true;
-  int bad_shard = -1;     // first virtual shard whose loss is not finite
-  int64_t bad_block = -1; // first block of 4096 gradient elements that is not finite, over all groups
+  int bad_shard = -1;      // first virtual shard whose loss is not finite
+  int64_t bad_block = -1;  // first block of 4096 gradient elements that is not finite, over all groups
   Flags flags{};
-  double comm_s = 0;      // exposed: waiting for peers, copying and folding
+  double comm_s = 0;  // exposed: waiting for peers, copying and folding
 };
 
 class Trainer {
  public:
   // micro_batch: windows per forward and backward; seq: tokens of a window.
-  static Result<std::unique_ptr<Trainer>> make(Device& device, Communicator& comm, TrainState& state, int64_t micro_batch, int64_t seq);
+  static Result<std::unique_ptr<Trainer>> make(Device& device, Communicator& comm, TrainState& state,
+                                               int64_t micro_batch, int64_t seq);
   ~Trainer();
 
-  // windows[i]: the windows of my i-th shard, each of at most seq + 1 tokens. valid_tokens: targets of the whole batch, all ranks.
-  // step counts from 1 (AdamW's bias correction).
+  // windows[i]: the windows of my i-th shard, each of at most seq + 1 tokens. valid_tokens: targets of the whole batch,
+  // all ranks. step counts from 1 (AdamW's bias correction).
   Result<StepResult> step(const std::vector<Windows>& windows, int64_t valid_tokens, int64_t step, double lr,
                           const AdamwOptions& options, const Flags& flags);
   // Sum of token losses of my windows (validation), all ranks together; tokens: of all ranks.
@@ -71,7 +74,7 @@ class Trainer {
   Slot head_, scratch_;
   BatchBuffer batch_;
   Buffer cos_sin_, control_, loss_sum_;
-  SharedBuffer scalars_;     // f64: losses of all shards, square sums of all blocks, flags
+  SharedBuffer scalars_;  // f64: losses of all shards, square sums of all blocks, flags
   int shards_ = 1;
   int64_t blocks_ = 0;
   std::unique_ptr<GradientExchange> exchange_;  // null with one rank or zero = 0

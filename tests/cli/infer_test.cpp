@@ -23,10 +23,12 @@ TEST_CASE("the same answer at any thread count, alone and in any batch, from a r
   REQUIRE_MESSAGE(plain.code == 0, plain.err);
   CHECK(plain.out.size() > 10);
   CHECK(work.infer({"--prompt", "the rank", "--threads", "2"}).out == plain.out);
-  const RunResult step = work.llmops({"infer", "run", "--ckpt", "run/step-00000040", "--max-tokens", "16", "--prompt", "the rank"});
+  const RunResult step =
+      work.llmops({"infer", "run", "--ckpt", "run/step-00000040", "--max-tokens", "16", "--prompt", "the rank"});
   CHECK(step.out == plain.out);
   std::string lines;
-  for (const char* prompt : {"gradient", "the rank", "a", "step with the model and its"}) lines += std::string("{\"prompt\": \"") + prompt + "\"}\n";
+  for (const char* prompt : {"gradient", "the rank", "a", "step with the model and its"})
+    lines += std::string("{\"prompt\": \"") + prompt + "\"}\n";
   work.dir.write("in.jsonl", lines);
   std::string first;
   for (const char* batch : {"1", "3", "32"}) {
@@ -34,7 +36,8 @@ TEST_CASE("the same answer at any thread count, alone and in any batch, from a r
     REQUIRE_MESSAGE(run.code == 0, run.err);
     if (first.empty()) first = run.out;
     CHECK(run.out == first);
-    const auto second = json_parse(std::string_view(run.out).substr(run.out.find('\n') + 1, run.out.find('\n', run.out.find('\n') + 1) - run.out.find('\n') - 1));
+    const auto second = json_parse(std::string_view(run.out).substr(
+        run.out.find('\n') + 1, run.out.find('\n', run.out.find('\n') + 1) - run.out.find('\n') - 1));
     REQUIRE(second.ok());
     CHECK(second->find("text")->as_string() + "\n" == plain.out);
     CHECK(second->find("finish_reason")->as_string() == "length");
@@ -45,7 +48,8 @@ TEST_CASE("the same answer at any thread count, alone and in any batch, from a r
 
 TEST_CASE("sampling is a function of the seed; stop strings never leak") {
   Trained work;
-  const RunResult a = work.infer({"--prompt", "the ", "--temperature", "1", "--seed", "5"}), b = work.infer({"--prompt", "the ", "--temperature", "1", "--seed", "5"});
+  const RunResult a = work.infer({"--prompt", "the ", "--temperature", "1", "--seed", "5"}),
+                  b = work.infer({"--prompt", "the ", "--temperature", "1", "--seed", "5"});
   CHECK(a.out == b.out);
   CHECK(work.infer({"--prompt", "the ", "--temperature", "1", "--seed", "6"}).out != a.out);
   const RunResult whole = work.infer({"--prompt", "the rank"});
@@ -61,8 +65,10 @@ TEST_CASE("json is one document at any verbosity; a bad line is answered and cou
   const auto document = json_parse(json.out);
   REQUIRE(document.ok());
   REQUIRE(document->find("results")->as_array().size() == 1);
-  work.options.stdin_text = "{\"prompt\": \"a\"}\nnot json\n{\"prompt\": \"a\", \"best\": 3}\n"
-                            "{\"custom_id\": \"x\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": [1, 2, 3], \"max_tokens\": 2}}\n";
+  work.options.stdin_text =
+      "{\"prompt\": \"a\"}\nnot json\n{\"prompt\": \"a\", \"best\": 3}\n"
+      "{\"custom_id\": \"x\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": [1, 2, 3], "
+      "\"max_tokens\": 2}}\n";
   const RunResult batch = work.infer({"--input", "-"});
   CHECK(batch.code == 1);
   std::vector<Json> lines;
@@ -87,9 +93,11 @@ TEST_CASE("infer: bad input") {
     int code;
     const char* said;
   };
-  for (const Case& c : {Case{{"--ckpt", "missing", "--prompt", "a"}, 4, "missing"}, Case{{"--ckpt", "run"}, 2, "--prompt"},
-                        Case{{"--ckpt", "run", "--prompt", ""}, 3, "empty"}, Case{{"--ckpt", "run", "--prompt", "Z"}, 3, "Z"},
-                        Case{{"--ckpt", ".", "--prompt", "a"}, 3, "no model"}, Case{{"--ckpt", "run", "--prompt", "a", "--top-p", "0"}, 2, "top-p"}}) {
+  for (const Case& c :
+       {Case{{"--ckpt", "missing", "--prompt", "a"}, 4, "missing"}, Case{{"--ckpt", "run"}, 2, "--prompt"},
+        Case{{"--ckpt", "run", "--prompt", ""}, 3, "empty"}, Case{{"--ckpt", "run", "--prompt", "Z"}, 3, "Z"},
+        Case{{"--ckpt", ".", "--prompt", "a"}, 3, "no model"},
+        Case{{"--ckpt", "run", "--prompt", "a", "--top-p", "0"}, 2, "top-p"}}) {
     std::vector<std::string> words = {"infer", "run"};
     words.insert(words.end(), c.words.begin(), c.words.end());
     const RunResult run = work.llmops(words);

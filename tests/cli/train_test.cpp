@@ -28,7 +28,8 @@ TEST_CASE("ranks agree to 1e-5 on their own shards, and to the bit on four") {
     const auto json = json_parse(ls.out);
     REQUIRE(json.ok());
     std::string all;
-    for (const Json& tensor : json->find("results")->as_array()) all += tensor.find("name")->as_string() + " " + tensor.find("digest")->as_string() + "\n";
+    for (const Json& tensor : json->find("results")->as_array())
+      all += tensor.find("name")->as_string() + " " + tensor.find("digest")->as_string() + "\n";
     CHECK(!all.empty());
     digests.push_back(all);
   }
@@ -60,20 +61,24 @@ TEST_CASE("gradient accumulation changes the loss by rounding only") {
   REQUIRE_MESSAGE(parts.code == 0, parts.err);
   const std::vector<Json> a = steps_of(whole.out), b = steps_of(parts.out);
   REQUIRE(a.size() == b.size());
-  for (size_t i = 0; i < a.size(); ++i) CHECK(std::fabs(a[i].find("loss")->as_double() - b[i].find("loss")->as_double()) < 1e-5);
+  for (size_t i = 0; i < a.size(); ++i)
+    CHECK(std::fabs(a[i].find("loss")->as_double() - b[i].find("loss")->as_double()) < 1e-5);
 }
 
 TEST_CASE("bf16 trains close to f32, with f32 master weights") {
   Work work;
-  const RunResult f32 = work.train({"--steps", "20"}), bf16 = work.train({"--steps", "20", "--dtype", "bf16", "--ranks", "2"});
+  const RunResult f32 = work.train({"--steps", "20"}),
+                  bf16 = work.train({"--steps", "20", "--dtype", "bf16", "--ranks", "2"});
   REQUIRE_MESSAGE(bf16.code == 0, bf16.err);
-  const double a = steps_of(f32.out).back().find("loss")->as_double(), b = steps_of(bf16.out).back().find("loss")->as_double();
+  const double a = steps_of(f32.out).back().find("loss")->as_double(),
+               b = steps_of(bf16.out).back().find("loss")->as_double();
   CHECK(std::fabs(a - b) < 0.05);
 }
 
 TEST_CASE("zero 0 and zero 1 train alike") {
   Work work;
-  const RunResult sharded = work.train({"--steps", "6", "--ranks", "2"}), replicated = work.train({"--steps", "6", "--ranks", "2", "--zero", "0"});
+  const RunResult sharded = work.train({"--steps", "6", "--ranks", "2"}),
+                  replicated = work.train({"--steps", "6", "--ranks", "2", "--zero", "0"});
   REQUIRE_MESSAGE(replicated.code == 0, replicated.err);
   CHECK(losses_of(sharded.out) == losses_of(replicated.out));
 }
@@ -116,10 +121,12 @@ TEST_CASE("SIGTERM saves, says so and ends with 75; resume finishes; a finished 
   CHECK(stopped.err.find("--resume auto") != std::string::npos);
   work.options.signal_after_s = 0;
   const int64_t at = steps_of(stopped.out).back().find("step")->as_int();
-  const RunResult more = work.train({"--steps", std::to_string(at + 3), "--ranks", "2", "--out", "run", "--resume", "auto"});
+  const RunResult more =
+      work.train({"--steps", std::to_string(at + 3), "--ranks", "2", "--out", "run", "--resume", "auto"});
   REQUIRE_MESSAGE(more.code == 0, more.err);
   CHECK(steps_of(more.out).size() == 3);
-  const RunResult done = work.train({"--steps", std::to_string(at + 3), "--ranks", "2", "--out", "run", "--resume", "auto"});
+  const RunResult done =
+      work.train({"--steps", std::to_string(at + 3), "--ranks", "2", "--out", "run", "--resume", "auto"});
   CHECK(done.code == 0);
   CHECK(steps_of(done.out).empty());
 }
@@ -157,7 +164,8 @@ TEST_CASE("resume keeps batch, seed and data, and falls back from a damaged step
 TEST_CASE("keep leaves the newest steps; an empty folder starts at 0") {
   Work work;
   std::filesystem::create_directory(work.dir / "run");
-  REQUIRE(work.train({"--steps", "10", "--save-every", "2", "--keep", "2", "--out", "run", "--resume", "auto"}).code == 0);
+  REQUIRE(work.train({"--steps", "10", "--save-every", "2", "--keep", "2", "--out", "run", "--resume", "auto"}).code ==
+          0);
   std::vector<std::string> steps;
   for (const auto& entry : std::filesystem::directory_iterator(work.dir / "run"))
     if (entry.is_directory()) steps.push_back(entry.path().filename().string());
@@ -170,18 +178,21 @@ TEST_CASE("metrics.jsonl holds every step once, across a resume; run.toml repeat
   Work work;
   const RunResult first = work.train({"--steps", "4", "--out", "run", "--lr-schedule", "constant", "--warmup", "0"});
   REQUIRE_MESSAGE(first.code == 0, first.err);
-  REQUIRE(work.train({"--steps", "8", "--out", "run", "--resume", "auto", "--lr-schedule", "constant", "--warmup", "0"}).code == 0);
+  REQUIRE(work.train({"--steps", "8", "--out", "run", "--resume", "auto", "--lr-schedule", "constant", "--warmup", "0"})
+              .code == 0);
   const std::vector<Json> steps = steps_of(work.dir.read("run/metrics.jsonl"));
   REQUIRE(steps.size() == 8);
   for (size_t i = 0; i < steps.size(); ++i) CHECK(steps[i].find("step")->as_int() == static_cast<int64_t>(i) + 1);
-  const RunResult repeat = work.llmops({"train", "--config", "run/run.toml", "--steps", "8", "--out", "again", "--resume", "none", "--format", "jsonl"});
+  const RunResult repeat = work.llmops(
+      {"train", "--config", "run/run.toml", "--steps", "8", "--out", "again", "--resume", "none", "--format", "jsonl"});
   REQUIRE_MESSAGE(repeat.code == 0, repeat.err);
   CHECK(losses_of(repeat.out) == losses_of(work.dir.read("run/metrics.jsonl")));
 }
 
 TEST_CASE("a gradient that is not finite stops the run before the update") {
   Work work;
-  const RunResult run = work.train({"--steps", "50", "--lr", "900", "--clip", "0", "--warmup", "0", "--weight-decay", "99", "--out", "run", "--save-every", "1"});
+  const RunResult run = work.train({"--steps", "50", "--lr", "900", "--clip", "0", "--warmup", "0", "--weight-decay",
+                                    "99", "--out", "run", "--save-every", "1"});
   CHECK(run.code == 1);
   CHECK(run.err.find("not finite") != std::string::npos);
   CHECK(run.err.find("rank 0") != std::string::npos);
@@ -190,7 +201,8 @@ TEST_CASE("a gradient that is not finite stops the run before the update") {
 
 TEST_CASE("dry run says what is needed and writes nothing") {
   Work work;
-  const RunResult run = work.llmops({"train", "--data", "text.txt", "--model", "gpt2", "--tokenizer", "char", "--dry-run", "--out", "run", "--format", "json"});
+  const RunResult run = work.llmops({"train", "--data", "text.txt", "--model", "gpt2", "--tokenizer", "char",
+                                     "--dry-run", "--out", "run", "--format", "json"});
   REQUIRE_MESSAGE(run.code == 0, run.err);
   const auto json = json_parse(run.out);
   REQUIRE(json.ok());
@@ -227,7 +239,8 @@ TEST_CASE("bad input: one message, the documented code, nothing on stdout") {
       {{"--out", "text.txt/run"}, 4, "text.txt"},
   };
   for (const Case& c : cases) {
-    std::vector<std::string> all = {"train", "--model", "gpt2:2x32", "--tokenizer", "char", "--seq", "16", "--steps", "2"};
+    std::vector<std::string> all = {"train", "--model", "gpt2:2x32", "--tokenizer", "char", "--seq",
+                                    "16",    "--steps", "2"};
     if (std::ranges::find(c.words, "--data") == c.words.end()) all.insert(all.end(), {"--data", "text.txt"});
     all.insert(all.end(), c.words.begin(), c.words.end());
     const RunResult run = work.llmops(all);
@@ -245,7 +258,8 @@ TEST_CASE("bad input: one message, the documented code, nothing on stdout") {
 
 TEST_CASE("a launcher's group that cannot be joined is an error, never silent copies") {
   Work work;
-  work.options.env = {{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "1234"}};
+  work.options.env = {
+      {"WORLD_SIZE", "2"}, {"RANK", "0"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "1234"}};
   const RunResult run = work.train({"--steps", "2"});
   CHECK(run.code == 2);
   CHECK(run.out == "");
@@ -256,7 +270,8 @@ TEST_CASE("a full disk during a save keeps the last good step and ends with 4" *
   const std::string mount = work.dir / "small";
   std::filesystem::create_directory(mount);
   if (run_program({"mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", mount}).code != 0) return;  // not allowed here
-  const RunResult run = work.train({"--model", "gpt2:2x64", "--steps", "400", "--save-every", "5", "--out", mount + "/run"});
+  const RunResult run =
+      work.train({"--model", "gpt2:2x64", "--steps", "400", "--save-every", "5", "--out", mount + "/run"});
   const RunResult check = work.llmops({"ckpt", "verify", mount + "/run"});
   run_program({"umount", mount});
   INFO(run.err);

@@ -13,9 +13,11 @@
 
 namespace llmops::test {
 
-// Pseudo-English from a word list: enough structure that a model learns something in a few steps. Pure in its arguments.
+// Pseudo-English from a word list: enough structure that a model learns something in a few steps. Pure in its
+// arguments.
 inline std::string sample_text(size_t bytes, uint32_t seed = 1) {
-  static const char* kWords[] = {"the", "rank", "of", "a", "tensor", "and", "its", "shard", "in", "step", "was", "gradient", "with", "loss", "to", "model"};
+  static const char* kWords[] = {"the", "rank", "of",  "a",        "tensor", "and",  "its", "shard",
+                                 "in",  "step", "was", "gradient", "with",   "loss", "to",  "model"};
   std::string text;
   for (uint32_t state = seed; text.size() < bytes;) {
     state = state * 1664525u + 1013904223u;
@@ -38,8 +40,9 @@ struct Work {
   }
   // train on text.txt, small enough for a test; `more` wins over the defaults.
   RunResult train(std::vector<std::string> more) const {
-    std::vector<std::string> words = {"train", "--data", "text.txt", "--model", "gpt2:2x32", "--tokenizer", "char", "--seq", "16", "--batch", "8",
-                                      "--seed", "1", "--format", "jsonl"};
+    std::vector<std::string> words = {"train",       "--data", "text.txt", "--model",  "gpt2:2x32",
+                                      "--tokenizer", "char",   "--seq",    "16",       "--batch",
+                                      "8",           "--seed", "1",        "--format", "jsonl"};
     words.insert(words.end(), more.begin(), more.end());
     return llmops(std::move(words));
   }

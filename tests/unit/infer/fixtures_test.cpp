@@ -1,5 +1,5 @@
-// Logits and greedy text of tiny models written by transformers (testdata/models), in one pass, in pieces, batched, and on any
-// number of threads.
+// Logits and greedy text of tiny models written by transformers (testdata/models), in one pass, in pieces, batched, and
+// on any number of threads.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -132,5 +132,6 @@ TEST_CASE("a prompt prefilled in pieces gives the same bits as in one pass") {
     REQUIRE(part.ok());
     at += count;
   }
-  for (size_t v = 0; v < expected.size(); ++v) CHECK(std::bit_cast<uint32_t>(data[v]) == std::bit_cast<uint32_t>(expected[v]));
+  for (size_t v = 0; v < expected.size(); ++v)
+    CHECK(std::bit_cast<uint32_t>(data[v]) == std::bit_cast<uint32_t>(expected[v]));
 }

@@ -40,7 +40,8 @@ TEST_CASE("GPT-2 124M has the published parameter count") {
 }
 
 TEST_CASE("FLOPs by the named conventions, at the numbers their sources give") {
-  // nanoGPT: 6 N + 12 l d t without the position table; its N also leaves out biases in this figure, which ours does not.
+  // nanoGPT: 6 N + 12 l d t without the position table; its N also leaves out biases in this figure, which ours does
+  // not.
   const ModelConfig gpt2 = descriptor("gpt2");
   CHECK(train_flops_per_token_nanogpt(gpt2, 1024) == 6.0 * (124439808 - 1024 * 768) + 12.0 * 12 * 768 * 1024);
   // llm.c: 6 N + 6 l d t, with N of the unpadded vocabulary here.
@@ -76,15 +77,17 @@ TEST_CASE("a field that would change the mathematics is a named error") {
     const char* field;
     Json value;
   };
-  for (const Case& c : {Case{"hidden_act", "gelu"}, Case{"sliding_window", 8}, Case{"partial_rotary_factor", 0.5}, Case{"logit_scale", 2.0},
-                        Case{"model_type", "mamba"}, Case{"num_key_value_heads", 3}, Case{"attention_multiplier", 0.5}, Case{"head_dim", "12"}}) {
+  for (const Case& c : {Case{"hidden_act", "gelu"}, Case{"sliding_window", 8}, Case{"partial_rotary_factor", 0.5},
+                        Case{"logit_scale", 2.0}, Case{"model_type", "mamba"}, Case{"num_key_value_heads", 3},
+                        Case{"attention_multiplier", 0.5}, Case{"head_dim", "12"}}) {
     Json config = config_file("llama/config.json");
     config[c.field] = c.value;
     const auto read = model_config_from_hf(config);
     INFO(c.field);
     REQUIRE(!read.ok());
     CHECK(read.status().code() == Code::invalid);
-    CHECK((read.status().message().find(c.field) != std::string::npos || read.status().message().find("kv heads") != std::string::npos));
+    CHECK((read.status().message().find(c.field) != std::string::npos ||
+           read.status().message().find("kv heads") != std::string::npos));
   }
   Json yarn = config_file("llama/config.json");
   yarn["rope_parameters"]["rope_type"] = "yarn";
@@ -94,14 +97,16 @@ TEST_CASE("a field that would change the mathematics is a named error") {
 }
 
 TEST_CASE("descriptors that do not exist are refused with what does") {
-  for (const char* text : {"", "gpt", "gpt2:", "gpt2:d13", "gpt2:0x32", "llama", "llama:4", "llama:4x", "llama:4x-1", "char"}) {
+  for (const char* text :
+       {"", "gpt", "gpt2:", "gpt2:d13", "gpt2:0x32", "llama", "llama:4", "llama:4x", "llama:4x-1", "char"}) {
     INFO(text);
     CHECK(!model_config_from_descriptor(text, 0).ok());
   }
 }
 
 TEST_CASE("groups hold every element of every tensor exactly once, matrices first, padded for the ranks") {
-  for (const ModelConfig& config : {descriptor("gpt2:2x48", 61), descriptor("llama:2x64", 67), descriptor("qwen3:3x32", 50), descriptor("char", 65)}) {
+  for (const ModelConfig& config : {descriptor("gpt2:2x48", 61), descriptor("llama:2x64", 67),
+                                    descriptor("qwen3:3x32", 50), descriptor("char", 65)}) {
     const auto tensors = logical_tensors(config);
     for (int dp : {1, 2, 3, 4}) {
       const auto groups = param_groups(config, {.dp = dp}, 0);
@@ -128,7 +133,8 @@ TEST_CASE("groups hold every element of every tensor exactly once, matrices firs
 }
 
 TEST_CASE("a stored box says where its elements lie") {
-  // Number the elements of each tensor, lay them out by the boxes of the whole group, and read them back by those of odd slices.
+  // Number the elements of each tensor, lay them out by the boxes of the whole group, and read them back by those of
+  // odd slices.
   const ModelConfig config = descriptor("gpt2:1x32", 11);
   const auto tensors = logical_tensors(config);
   const auto groups = param_groups(config, {}, 0);
@@ -140,10 +146,12 @@ TEST_CASE("a stored box says where its elements lie") {
       for (int64_t row = 0; row < row_count; ++row)
         for (int64_t column = 0; column < width; ++column) {
           const int64_t at_row = shape.size() > 1 ? stored.box.offset[0] + row : 0;
-          f(stored.offset + row * stored.row_stride + column, stored.logical * 1'000'000 + at_row * shape.back() + stored.box.offset.back() + column);
+          f(stored.offset + row * stored.row_stride + column,
+            stored.logical * 1'000'000 + at_row * shape.back() + stored.box.offset.back() + column);
         }
     };
-    for (const StoredBox& stored : stored_boxes(group, 0, group.elems)) each(stored, [&](int64_t at, int64_t value) { flat[at] = value; });
+    for (const StoredBox& stored : stored_boxes(group, 0, group.elems))
+      each(stored, [&](int64_t at, int64_t value) { flat[at] = value; });
     for (int64_t begin = 0; begin < group.elems; begin += 977)
       for (const StoredBox& stored : stored_boxes(group, begin, std::min(group.elems, begin + 977)))
         each(stored, [&](int64_t at, int64_t value) {
@@ -197,9 +205,11 @@ TEST_CASE("layouts that this release cannot run are refused by name") {
 }
 
 TEST_CASE("plan.toml: values, and unknown keys with place and nearest name") {
-  const auto plan = plan_from_toml("plan.toml",
-                                   "[model]\ndescriptor = \"gpt2:d12\"\n[parallel]\ndp = 4\nzero = 1\nshards = 8\n[train]\nglobal_batch = 64\nseq = 1024\n"
-                                   "dtype = \"bf16\"\n[checkpoint]\nsave_every = 100\n[cost]\nprice_per_device_hour = 2.5\n");
+  const auto plan =
+      plan_from_toml("plan.toml",
+                     "[model]\ndescriptor = \"gpt2:d12\"\n[parallel]\ndp = 4\nzero = 1\nshards = "
+                     "8\n[train]\nglobal_batch = 64\nseq = 1024\n"
+                     "dtype = \"bf16\"\n[checkpoint]\nsave_every = 100\n[cost]\nprice_per_device_hour = 2.5\n");
   REQUIRE_MESSAGE(plan.ok(), plan.status().message());
   CHECK(plan->model == "gpt2:d12");
   CHECK(plan->parallel.dp == 4);

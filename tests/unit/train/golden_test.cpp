@@ -54,7 +54,8 @@ ModelConfig config_of(const std::string& name, const Json& dims) {
   return c;
 }
 
-// Where element (row, column) of golden tensor `name` of `layer` lives: the fixture is in llm.c's order and [out,in] orientation.
+// Where element (row, column) of golden tensor `name` of `layer` lives: the fixture is in llm.c's order and [out,in]
+// orientation.
 struct Home {
   std::string logical;
   int64_t row, column;
@@ -62,17 +63,17 @@ struct Home {
 
 Home gpt2_home(const std::string& name, int64_t layer, int64_t row, int64_t column, int64_t d) {
   const std::string p = "transformer.h." + std::to_string(layer) + ".";
-  const std::map<std::string, std::string> plain = {{"wte", "transformer.wte.weight"},   {"wpe", "transformer.wpe.weight"},
-                                                    {"lnfw", "transformer.ln_f.weight"}, {"lnfb", "transformer.ln_f.bias"},
-                                                    {"ln1w", p + "ln_1.weight"},         {"ln1b", p + "ln_1.bias"},
-                                                    {"ln2w", p + "ln_2.weight"},         {"ln2b", p + "ln_2.bias"},
-                                                    {"attprojb", p + "attn.c_proj.bias"}, {"fcb", p + "mlp.c_fc.bias"},
-                                                    {"fcprojb", p + "mlp.c_proj.bias"}};
+  const std::map<std::string, std::string> plain = {
+      {"wte", "transformer.wte.weight"}, {"wpe", "transformer.wpe.weight"}, {"lnfw", "transformer.ln_f.weight"},
+      {"lnfb", "transformer.ln_f.bias"}, {"ln1w", p + "ln_1.weight"},       {"ln1b", p + "ln_1.bias"},
+      {"ln2w", p + "ln_2.weight"},       {"ln2b", p + "ln_2.bias"},         {"attprojb", p + "attn.c_proj.bias"},
+      {"fcb", p + "mlp.c_fc.bias"},      {"fcprojb", p + "mlp.c_proj.bias"}};
   if (auto it = plain.find(name); it != plain.end()) return {it->second, row, column};
   const char* kPieces[] = {"#q", "#k", "#v"};
   if (name == "qkvb") return {p + "attn.c_attn.bias" + kPieces[column / d], 0, column % d};
   if (name == "qkvw") return {p + "attn.c_attn.weight" + kPieces[row / d], column, row % d};
-  const std::map<std::string, std::string> matrices = {{"attprojw", "attn.c_proj"}, {"fcw", "mlp.c_fc"}, {"fcprojw", "mlp.c_proj"}};
+  const std::map<std::string, std::string> matrices = {
+      {"attprojw", "attn.c_proj"}, {"fcw", "mlp.c_fc"}, {"fcprojw", "mlp.c_proj"}};
   return {p + matrices.at(name) + ".weight", column, row};
 }
 
@@ -83,9 +84,12 @@ std::string llama_home(const std::string& name) {
   const size_t dot = name.find('.', 7);
   const std::string p = "model." + name.substr(0, dot + 1), part = name.substr(dot + 1);
   const std::map<std::string, std::string> parts = {
-      {"norm1", "input_layernorm"}, {"norm2", "post_attention_layernorm"}, {"q", "self_attn.q_proj"}, {"k", "self_attn.k_proj"},
-      {"v", "self_attn.v_proj"},    {"o", "self_attn.o_proj"},             {"q_norm", "self_attn.q_norm"}, {"k_norm", "self_attn.k_norm"},
-      {"gate", "mlp.gate_proj"},    {"up", "mlp.up_proj"},                 {"down", "mlp.down_proj"}};
+      {"norm1", "input_layernorm"},   {"norm2", "post_attention_layernorm"},
+      {"q", "self_attn.q_proj"},      {"k", "self_attn.k_proj"},
+      {"v", "self_attn.v_proj"},      {"o", "self_attn.o_proj"},
+      {"q_norm", "self_attn.q_norm"}, {"k_norm", "self_attn.k_norm"},
+      {"gate", "mlp.gate_proj"},      {"up", "mlp.up_proj"},
+      {"down", "mlp.down_proj"}};
   return p + parts.at(part) + ".weight";
 }
 
@@ -158,7 +162,9 @@ void check_model(const std::string& name, bool reference, double loss_bound) {
     each_element(name, tensor, d, [&](int64_t i, const Home& home) {
       const double e = static_cast<double>(i + 1);
       const double s = std::sin(0.37 * e + 1.3 * (k + 1) + 0.0007 * e * (k + 1));
-      run.at(run.state->weights(), home) = static_cast<float>(kind == "gain" ? 1 + 0.05 * s : kind == "bias" ? 0.05 * s : 0.15 * s);
+      run.at(run.state->weights(), home) = static_cast<float>(kind == "gain"   ? 1 + 0.05 * s
+                                                              : kind == "bias" ? 0.05 * s
+                                                                               : 0.15 * s);
     });
   }
   Windows windows;

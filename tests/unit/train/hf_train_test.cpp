@@ -1,5 +1,6 @@
 // Twenty AdamW steps of tiny models from Hugging Face files, ragged batches, against PyTorch in float64
-// (testdata/models/golden_hf_train.json). Its tensor of rules: step s takes sequences 4s .. 4s+3 mod 10; constant learning rate.
+// (testdata/models/golden_hf_train.json). Its tensor of rules: step s takes sequences 4s .. 4s+3 mod 10; constant
+// learning rate.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -43,7 +44,8 @@ void check_run(const std::string& name) {
     const auto result = (*trainer)->step({windows}, targets, step + 1, 2e-3, AdamwOptions{}, {});
     REQUIRE_MESSAGE(result.ok(), result.status().message());
     INFO(name, " step ", step);
-    // f32 against f64 differs by up to 2e-6 (loss) and 5.2e-5 (norm) in PyTorch itself; another summation order gets ten times that.
+    // f32 against f64 differs by up to 2e-6 (loss) and 5.2e-5 (norm) in PyTorch itself; another summation order gets
+    // ten times that.
     CHECK(std::fabs(result->loss - expected.find("loss")->as_array()[step].as_double()) < 2e-5);
     CHECK(std::fabs(result->grad_norm - expected.find("grad_norm")->as_array()[step].as_double()) < 5e-4);
   }

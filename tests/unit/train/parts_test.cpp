@@ -29,8 +29,10 @@ TEST_CASE("CRC-32C and TensorBoard records have the bytes that TensorFlow writes
   CHECK(crc32c("123456789") == 0xe3069283u);
   CHECK(masked_crc32c("123456789") == 0xc78ab0e5u);
   // wall_time 1700000000, file_version "brain.Event:2"
-  const std::string version = std::string("\x09", 1) + std::string("\x00\x00\x00\x40\xfc\x54\xd9\x41", 8) + "\x1a\x0d" + "brain.Event:2";
-  CHECK(hex(event_record(version)) == "1800000000000000a37f4b220900000040fc54d9411a0d627261696e2e4576656e743a32eced8f9d");
+  const std::string version =
+      std::string("\x09", 1) + std::string("\x00\x00\x00\x40\xfc\x54\xd9\x41", 8) + "\x1a\x0d" + "brain.Event:2";
+  CHECK(hex(event_record(version)) ==
+        "1800000000000000a37f4b220900000040fc54d9411a0d627261696e2e4576656e743a32eced8f9d");
   // wall_time 1700000001, step 1, loss 0.5, through the writer
   testing::Scratch scratch;
   auto writer = EventWriter::create(scratch.path(), 1700000000.0);
@@ -42,8 +44,9 @@ TEST_CASE("CRC-32C and TensorBoard records have the bytes that TensorFlow writes
     CHECK(entry.path().filename().string().starts_with("events.out.tfevents.1700000000."));
     const auto content = read_file(entry.path().string());
     REQUIRE(content.ok());
-    CHECK(hex(*content) == "1800000000000000a37f4b220900000040fc54d9411a0d627261696e2e4576656e743a32eced8f9d"
-                           "1a00000000000000129bd82d0904000040fc54d94110012a0d0a0b0a046c6f7373150000003f97d67404");
+    CHECK(hex(*content) ==
+          "1800000000000000a37f4b220900000040fc54d9411a0d627261696e2e4576656e743a32eced8f9d"
+          "1a00000000000000129bd82d0904000040fc54d94110012a0d0a0b0a046c6f7373150000003f97d67404");
   }
   CHECK(files == 1);
 }
@@ -67,7 +70,9 @@ TEST_CASE("learning rates at the corners") {
   CHECK(learning_rate(s, 85) == doctest::Approx(0.5));
   CHECK(learning_rate(s, 100) == doctest::Approx(0.0));
   for (LrShape shape : {LrShape::constant, LrShape::linear, LrShape::cosine, LrShape::wsd})  // W = 0, W >= N, N = 1
-    for (int64_t warmup : {0, 1, 5}) CHECK(std::isfinite(learning_rate({.shape = shape, .lr = 1, .lr_min = 0, .warmup_steps = warmup, .steps = 1}, 0)));
+    for (int64_t warmup : {0, 1, 5})
+      CHECK(
+          std::isfinite(learning_rate({.shape = shape, .lr = 1, .lr_min = 0, .warmup_steps = warmup, .steps = 1}, 0)));
 }
 
 TEST_CASE("the normal quantile inverts the distribution") {
@@ -80,7 +85,8 @@ TEST_CASE("the normal quantile inverts the distribution") {
 }
 
 TEST_CASE("initial values depend on seed, name and element alone, and are normal") {
-  const LogicalTensor a{"model.a", {100, 1000}, Init::normal, 0.02, true}, b{"model.b", {100, 1000}, Init::normal, 0.02, true};
+  const LogicalTensor a{"model.a", {100, 1000}, Init::normal, 0.02, true},
+      b{"model.b", {100, 1000}, Init::normal, 0.02, true};
   std::vector<float> whole(100000), part(333), other(100000);
   initial_values(a, 7, 0, 100000, whole.data());
   for (int64_t begin : {0, 1, 12345, 99667}) {
