@@ -39,6 +39,7 @@ class Run {
     }
     summary_.wall_s = monotonic_s() - start_s;
     summarize();
+    leave_together();
     return status;
   }
 
@@ -78,6 +79,12 @@ class Run {
     if (root() && !o_.out.empty()) LLMOPS_TRY(open_logs());
     LLMOPS_TRY(comm_.barrier(device_.compute()));
     return device_.compute().sync();
+  }
+
+  // The first rank to end would abort the others in whatever they still finish.
+  void leave_together() {
+    if (!comm_.barrier(device_.compute()).ok() || !device_.compute().sync().ok())
+      log(LogLevel::debug, "train: the group was gone at the end");
   }
 
   // A step folder or a Hugging Face directory.
@@ -176,7 +183,8 @@ class Run {
     r.comm_ms = result.comm_s * 1e3;
     r.tokens_per_s = static_cast<double>(plan_.tokens_per_step) / step_s;
     r.flops_per_s = plan_.flops_per_step / step_s;
-    r.mfu = plan_.peak_flops_per_s > 0 ? r.flops_per_s / plan_.peak_flops_per_s : 0;
+    // A rate above the peak says that the peak was measured beside other work: no MFU then.
+    r.mfu = r.flops_per_s < plan_.peak_flops_per_s ? r.flops_per_s / plan_.peak_flops_per_s : 0;
     r.tokens = step_ * plan_.tokens_per_step;
     r.eta_s = static_cast<double>(o_.steps - step_) * step_s;
     return r;
@@ -291,13 +299,16 @@ class Run {
     return *failed->as<double>() > 0 ? save_failure() : Status();
   }
 
+  // All ranks come here together; the one whose shard failed says why.
   Status save_failure() {
+    const Status mine = save_status_;
     saver_->cancel();
     while (auto done = saver_->wait()) take(*done);
-    const std::string last = summary_.last_checkpoint.empty() ? "no step was saved before"
-                                                              : "the last good step is " + summary_.last_checkpoint;
-    if (save_status_.ok()) return io_error("");  // the rank that failed says why
-    return io_error(fmt::format("{}; {}", save_status_.message(), last));
+    if (mine.ok()) return io_error("");
+    const auto steps = list_steps(o_.out);
+    const bool has_step = steps.ok() && !steps->empty();
+    return io_error(fmt::format("{}; {}", mine.message(),
+                                has_step ? "the last good step is " + steps->back().path : "no step was saved before"));
   }
 
   Status not_finite(const StepResult& result) {
