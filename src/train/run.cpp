@@ -39,7 +39,7 @@ class Run {
     }
     summary_.wall_s = monotonic_s() - start_s;
     summarize();
-    leave_together();
+    if (status.ok() || agreed_) leave_together();
     return status;
   }
 
@@ -301,6 +301,7 @@ class Run {
 
   // All ranks come here together; the one whose shard failed says why.
   Status save_failure() {
+    agreed_ = true;
     const Status mine = save_status_;
     saver_->cancel();
     while (auto done = saver_->wait()) take(*done);
@@ -313,6 +314,7 @@ class Run {
 
   Status not_finite(const StepResult& result) {
     LLMOPS_ASSIGN(int rank, trainer_->rank_of_bad_gradient());
+    agreed_ = true;
     if (result.bad_shard >= 0) rank = result.bad_shard / (shards() / comm_.world());
     const std::string what =
         result.bad_block >= 0 ? "gradient of " + trainer_->tensor_of_block(result.bad_block) : "loss";
@@ -325,6 +327,7 @@ class Run {
   }
 
   Status stopped(const StepResult& result) {
+    agreed_ = true;
     const int signal = static_cast<int>(result.flags[static_cast<size_t>(Flag::cancel_signal)]);
     const std::string why = signal ? fmt::format("signal {}", signal) : "the time limit";
     if (o_.out.empty())
@@ -359,7 +362,8 @@ class Run {
   std::unique_ptr<TrainState> state_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<ShardSaver> saver_;
-  Status save_status_;  // of my shard: the first failure
+  Status save_status_;   // of my shard: the first failure
+  bool agreed_ = false;  // the run ends early and every rank knows it
   SampleOrder order_;
   std::optional<MetricsFile> metrics_;
   std::optional<EventWriter> events_;
