@@ -59,8 +59,8 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
 Status check_required(const OptionTable& table) {
   for (const Option& option : table.options())
     if (option.is_required && option.origin == Origin::standard)
-      return usage_error(option.flag() + ": not given, expected " +
-                         (option.is_argument ? option.help : option.metavar + ", " + option.help));
+      return usage_error(option.flag() + (option.is_argument ? "" : " " + option.metavar) +
+                         " is missing: " + option.help);
   return {};
 }
 

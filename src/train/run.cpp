@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "base/run.h"
 #include "base/text.h"
@@ -248,7 +250,8 @@ class Run {
 
   Status save(StepRecord* record) {
     const double start_s = monotonic_s();
-    while (auto done = saver_->wait()) take(*done);  // a save that is slower than save-every holds training here
+    LLMOPS_ASSIGN(const bool drained, drain_saves());  // a save that is slower than save-every holds training here
+    if (!drained) return save_failure();
     SaveRequest request{.step = step_,
                         .rank = comm_.rank(),
                         .world = comm_.world(),
@@ -287,16 +290,27 @@ class Run {
     observer_.on_save(done);
   }
 
-  // The last save of a run is waited for; all ranks agree on how it went.
+  // Waits until no rank has a save in progress: true; or until one has failed: false. Collective.
+  Result<bool> drain_saves() {
+    constexpr auto kPause = std::chrono::milliseconds(2);
+    LLMOPS_ASSIGN(const Buffer buffer, device_.alloc(2 * sizeof(double), Category::transient));
+    auto* failed_busy = buffer.as<double>();
+    while (true) {
+      collect_save();
+      failed_busy[0] = save_status_.ok() ? 0 : 1;
+      failed_busy[1] = saver_->busy() ? 1 : 0;
+      LLMOPS_TRY(comm_.all_reduce(device_.compute(), buffer.view(DType::f64, {2}), ReduceOp::max));
+      LLMOPS_TRY(device_.compute().sync());
+      if (failed_busy[0] > 0) return false;
+      if (failed_busy[1] == 0) return true;
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+
   Status finish_save() {
     if (!saver_) return {};
-    while (auto done = saver_->wait()) take(*done);
-    auto failed = device_.alloc(sizeof(double), Category::transient);
-    if (!failed.ok()) return failed.status();
-    *failed->as<double>() = save_status_.ok() ? 0 : 1;
-    LLMOPS_TRY(comm_.all_reduce(device_.compute(), failed->view(DType::f64, {1}), ReduceOp::max));
-    LLMOPS_TRY(device_.compute().sync());
-    return *failed->as<double>() > 0 ? save_failure() : Status();
+    LLMOPS_ASSIGN(const bool saved, drain_saves());
+    return saved ? Status() : save_failure();
   }
 
   // All ranks come here together; the one whose shard failed says why.

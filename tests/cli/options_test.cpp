@@ -115,7 +115,7 @@ TEST_CASE("what is mistyped is refused with the nearest name") {
   refused({"shwo"}, "llmops: found the unknown command 'shwo'; did you mean 'show'?; see llmops --help");
   refused({"ckpt", "verfy", "x"},
           "llmops: ckpt: found the unknown command 'verfy'; did you mean 'verify'?; see llmops ckpt --help");
-  refused({"ckpt", "verify"}, "llmops: ckpt verify: DIR: not given, expected a checkpoint folder");
+  refused({"ckpt", "verify"}, "llmops: ckpt verify: DIR is missing: a checkpoint folder");
   refused({"ckpt", "verify", "a", "b"}, "llmops: ckpt verify: found 'b', expected no further argument");
   refused({"show", "--\x1b[31m"}, "llmops: show: found the unknown option '--\\x1b[31m'");
 }
