@@ -265,18 +265,24 @@ TEST_CASE("a launcher's group that cannot be joined is an error, never silent co
   CHECK(run.out == "");
 }
 
-TEST_CASE("a full disk during a save keeps the last good step and ends with 4" * doctest::skip(geteuid() != 0)) {
-  Work work;
-  const std::string mount = work.dir / "small";
-  std::filesystem::create_directory(mount);
-  if (run_program({"mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", mount}).code != 0) return;  // not allowed here
-  const RunResult run =
-      work.train({"--model", "gpt2:2x64", "--steps", "400", "--save-every", "5", "--out", mount + "/run"});
-  const RunResult check = work.llmops({"ckpt", "verify", mount + "/run"});
-  run_program({"umount", mount});
-  INFO(run.err);
-  CHECK(run.code == 4);
-  CHECK(run.err.find("step-0000") != std::string::npos);
-  CHECK(check.code == 0);
-  CHECK(steps_of(run.out).size() < 400);
+TEST_CASE("a full disk during a save keeps the last good step, says so once and ends with 4" *
+          doctest::skip(geteuid() != 0)) {
+  for (const char* ranks : {"1", "2"}) {
+    Work work;
+    const std::string mount = work.dir / "small";
+    std::filesystem::create_directory(mount);
+    if (run_program({"mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", mount}).code != 0) return;  // not allowed here
+    const RunResult run = work.train({"--model", "gpt2:2x64", "--steps", "400", "--save-every", "5", "--ranks", ranks,
+                                      "--quiet", "--out", mount + "/run"});
+    const RunResult check = work.llmops({"ckpt", "verify", mount + "/run"});
+    run_program({"umount", mount});
+    INFO("ranks ", ranks, ": ", run.err);
+    CHECK(run.code == 4);
+    CHECK(run.err.find("No space left") != std::string::npos);
+    CHECK(run.err.find("the last good step is") != std::string::npos);
+    CHECK(run.err.find("step-0000") != std::string::npos);
+    CHECK(std::ranges::count(run.err, '\n') == 1);
+    CHECK(check.code == 0);
+    CHECK(steps_of(run.out).size() < 400);
+  }
 }
