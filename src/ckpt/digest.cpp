@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace llmops {
@@ -36,13 +37,16 @@ DigestSum digest_run(const void* data, int element_bytes, uint64_t first, int64_
   }
 }
 
-DigestSum digest_box(const void* data, int element_bytes, const Shape& shape, const Box& box) {
-  if (shape.size() < 2) return digest_run(data, element_bytes, shape.empty() ? 0 : static_cast<uint64_t>(box.offset[0]), shape.empty() ? 1 : box.extent[0]);
+// In runs that are contiguous in the tensor.
+DigestSum digest_part(const Shape& shape, const Box& box, int64_t first, std::span<const std::byte> data, int element_bytes) {
+  const int64_t count = static_cast<int64_t>(data.size()) / element_bytes, width = box.extent.empty() ? 1 : box.extent.back();
   DigestSum sum;
-  const auto* bytes = static_cast<const char*>(data);
-  for (int64_t row = 0; row < box.extent[0]; ++row)
-    sum.add(digest_run(bytes + row * box.extent[1] * element_bytes, element_bytes,
-                       static_cast<uint64_t>((box.offset[0] + row) * shape[1] + box.offset[1]), box.extent[1]));
+  for (int64_t i = 0; i < count;) {
+    const int64_t row = (first + i) / width, column = (first + i) % width, run = std::min(width - column, count - i);
+    const int64_t flat = shape.empty() ? 0 : shape.size() == 1 ? box.offset[0] + column : (box.offset[0] + row) * shape[1] + box.offset[1] + column;
+    sum.add(digest_run(data.data() + i * element_bytes, element_bytes, static_cast<uint64_t>(flat), run));
+    i += run;
+  }
   return sum;
 }
 

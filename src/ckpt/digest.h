@@ -4,7 +4,7 @@
 // regions that tile the tensor add up to the same value. Bound to dtype and shape by a final hash. Integrity, not authenticity.
 #pragma once
 
-#include <string_view>
+#include <span>
 
 #include "base/dtype.h"
 #include "base/hash.h"
@@ -22,8 +22,9 @@ struct DigestSum {
 
 // `count` elements of element_bytes (1, 2, 4 or 8) each, at flat indexes first, first + 1, ...
 DigestSum digest_run(const void* data, int element_bytes, uint64_t first, int64_t count);
-// Dense elements of a box of a tensor of the given shape (rank 0 to 2).
-DigestSum digest_box(const void* data, int element_bytes, const Shape& shape, const Box& box);
+// The digest of elements first, first + 1, ... (by place in the box, which is dense) of a box of a tensor of rank 0 to 2; `data` holds
+// whole elements.
+DigestSum digest_part(const Shape& shape, const Box& box, int64_t first, std::span<const std::byte> data, int element_bytes);
 Hash128 finish_digest(const DigestSum& sum, DType dtype, const Shape& shape);
 
 }  // namespace llmops

@@ -16,6 +16,7 @@
 #include "base/run.h"
 #include "ckpt/manifest.h"
 #include "ckpt/safetensors.h"
+#include "ckpt/sidecar.h"
 #include "ckpt/steps.h"
 #include "ckpt/text_file.h"
 
@@ -23,6 +24,7 @@ namespace llmops {
 namespace {
 
 constexpr int kNice = 10;
+constexpr size_t kPieceBytes = 1 << 20;  // a multiple of every element's size
 
 std::string shard_name(int rank) { return fmt::format("shard-{:05}.safetensors", rank); }
 std::string sidecar_name(int rank) { return fmt::format("shard-{:05}.json", rank); }
@@ -31,94 +33,6 @@ std::string sidecar_name(int rank) { return fmt::format("shard-{:05}.json", rank
 struct Job {
   SaveRequest request;
   std::vector<size_t> at;  // where each chunk lies in staging
-};
-
-std::string hex64(uint64_t x) { return fmt::format("{:016x}", x); }
-
-// What this rank tells rank 0 about its shard.
-Json sidecar_json(const Job& job, const std::vector<SafeTensor>& tensors, const std::vector<Hash128>& hashes, const std::vector<DigestSum>& digests,
-                  int64_t bytes, const Hash128& file_hash) {
-  Json file(Json::Object{}), chunks(Json::Array{}), json(Json::Object{});
-  file["name"] = shard_name(job.request.rank);
-  file["bytes"] = bytes;
-  file["xxh3"] = to_hex(file_hash);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const Chunk& chunk = job.request.chunks[i];
-    Json item(Json::Object{});
-    item["name"] = chunk.name;
-    item["dtype"] = info(chunk.dtype).name;
-    item["shape"] = shape_json(chunk.shape);
-    item["offset"] = shape_json(chunk.box.offset);
-    item["extent"] = shape_json(chunk.box.extent);
-    item["begin"] = tensors[i].begin;
-    item["end"] = tensors[i].end;
-    item["xxh3"] = to_hex(hashes[i]);
-    item["digest_lo"] = hex64(digests[i].lo);
-    item["digest_hi"] = hex64(digests[i].hi);
-    chunks.push_back(std::move(item));
-  }
-  json["file"] = std::move(file);
-  json["chunks"] = std::move(chunks);
-  return json;
-}
-
-uint64_t from_hex64(const Json* json) {
-  const Hash128 both = [&] {
-    auto hash = hash_from_hex(std::string(16, '0') + (json ? json->as_string() : ""));
-    return hash.ok() ? *hash : Hash128{};
-  }();
-  return both.lo;
-}
-
-// Tensors in the order of first appearance, chunks in rank order.
-class Merger {
- public:
-  Status add(const Json& sidecar) {
-    const Json* file = sidecar.find("file");
-    const Json* chunks = sidecar.find("chunks");
-    auto hash = hash_from_hex(file && file->find("xxh3") ? file->find("xxh3")->as_string() : "");
-    if (!file || !chunks || !hash.ok()) return invalid_error("a rank's shard description is malformed");
-    manifest_.files.push_back({file->find("name")->as_string(), file->find("bytes")->as_int(), *hash});
-    for (const Json& item : chunks->as_array()) LLMOPS_TRY(add_chunk(item));
-    return {};
-  }
-  Manifest finish(const Job& job) {
-    for (size_t i = 0; i < manifest_.tensors.size(); ++i)
-      manifest_.tensors[i].digest = finish_digest(sums_[i], manifest_.tensors[i].dtype, manifest_.tensors[i].shape);
-    for (const StoredFile& file : job.request.files)
-      manifest_.files.push_back({file.name, static_cast<int64_t>(file.content.size()), hash128(std::as_bytes(std::span(file.content)))});
-    manifest_.step = job.request.step;
-    manifest_.meta = job.request.meta;
-    return std::move(manifest_);
-  }
-
- private:
-  Status add_chunk(const Json& item) {
-    const std::string name = item.find("name")->as_string();
-    size_t i = 0;
-    while (i < manifest_.tensors.size() && manifest_.tensors[i].name != name) ++i;
-    if (i == manifest_.tensors.size()) {
-      ManifestTensor tensor;
-      tensor.name = name;
-      tensor.dtype = *dtype_from_name(item.find("dtype")->as_string());
-      LLMOPS_ASSIGN(tensor.shape, shape_from(item.find("shape"), "shape"));
-      manifest_.tensors.push_back(std::move(tensor));
-      sums_.push_back({});
-    }
-    ManifestChunk chunk;
-    chunk.file = static_cast<int>(manifest_.files.size()) - 1;
-    LLMOPS_ASSIGN(chunk.box.offset, shape_from(item.find("offset"), "offset"));
-    LLMOPS_ASSIGN(chunk.box.extent, shape_from(item.find("extent"), "extent"));
-    chunk.begin = item.find("begin")->as_int();
-    chunk.end = item.find("end")->as_int();
-    LLMOPS_ASSIGN(chunk.hash, hash_from_hex(item.find("xxh3")->as_string()));
-    manifest_.tensors[i].chunks.push_back(std::move(chunk));
-    sums_[i].add({from_hex64(item.find("digest_lo")), from_hex64(item.find("digest_hi"))});
-    return {};
-  }
-
-  Manifest manifest_;
-  std::vector<DigestSum> sums_;
 };
 
 }  // namespace
@@ -137,83 +51,118 @@ struct ShardSaver::State {
 
   State(std::string d, Fs& f, double deadline) : dir(std::move(d)), fs(f), deadline_s(deadline) {}
 
-  std::string temp_path() const { return fmt::format("{}/.{}.tmp", dir, step_name(job.request.step)); }
+  // Both begin with ".step-", so that remove_leftovers() knows them.
+  std::string temp_name() const { return fmt::format(".{}.tmp", step_name(job.request.step)); }
+  std::string aside_name(const char* why) const { return fmt::format(".{}.{}", step_name(job.request.step), why); }
 
-  Status write_shard(const Dir& temp) {
+  // One pass over the data, in pieces that stay in the cache: written, hashed by file and by chunk, and digested.
+  Status write_chunk(size_t i, DurableFile& file, ShardChunk* described) {
+    const Chunk& chunk = job.request.chunks[i];
+    const int size = info(chunk.dtype).block_bytes;
+    const auto data = std::as_bytes(std::span(staging.data() + job.at[i], static_cast<size_t>(described->place.end - described->place.begin)));
+    Hasher hasher;
+    for (size_t at = 0; at < data.size(); at += kPieceBytes) {
+      if (cancelled) return io_error("the save was given up");
+      const auto piece = data.subspan(at, std::min(kPieceBytes, data.size() - at));
+      LLMOPS_TRY(file.write(piece));
+      hasher.update(piece);
+      described->digest.add(digest_part(chunk.shape, chunk.box, static_cast<int64_t>(at) / size, piece, size));
+    }
+    described->place.hash = hasher.digest();
+    return {};
+  }
+
+  Result<Sidecar> write_shard(const Dir& temp) {
     const std::vector<Chunk>& chunks = job.request.chunks;
     std::vector<SafeTensor> tensors;
     for (const Chunk& chunk : chunks) tensors.push_back({chunk_key(chunk.name, chunk.box), chunk.dtype, chunk.box.extent, 0, 0});
     const std::string header = safetensors_header(tensors);
-    const int64_t bytes = tensors.empty() ? static_cast<int64_t>(header.size()) : tensors.back().end;
-    LLMOPS_ASSIGN(DurableFile file, DurableFile::create(temp, shard_name(job.request.rank), bytes));
+    Sidecar sidecar;
+    sidecar.file.name = shard_name(job.request.rank);
+    sidecar.file.bytes = tensors.empty() ? static_cast<int64_t>(header.size()) : tensors.back().end;
+    LLMOPS_ASSIGN(DurableFile file, DurableFile::create(temp, sidecar.file.name, sidecar.file.bytes));
     LLMOPS_TRY(file.write(header));
-    std::vector<Hash128> hashes;
-    std::vector<DigestSum> digests;
     for (size_t i = 0; i < chunks.size(); ++i) {
-      if (cancelled) return io_error("the save was given up");
-      const auto data = std::as_bytes(std::span(staging.data() + job.at[i], static_cast<size_t>(tensors[i].end - tensors[i].begin)));
-      LLMOPS_TRY(file.write(data));
-      hashes.push_back(hash128(data));
-      digests.push_back(digest_box(data.data(), info(chunks[i].dtype).block_bytes, chunks[i].shape, chunks[i].box));
+      sidecar.chunks.push_back({chunks[i].name, chunks[i].dtype, chunks[i].shape, {0, chunks[i].box, tensors[i].begin, tensors[i].end, {}}, {}});
+      LLMOPS_TRY(write_chunk(i, file, &sidecar.chunks.back()));
     }
-    LLMOPS_ASSIGN(const Hash128 hash, file.commit(false));
-    LLMOPS_ASSIGN(DurableFile sidecar, DurableFile::create(temp, sidecar_name(job.request.rank)));
-    LLMOPS_TRY(sidecar.write(sidecar_json(job, tensors, hashes, digests, bytes, hash).dump()));
-    return sidecar.commit(true).status();
+    LLMOPS_ASSIGN(sidecar.file.hash, file.commit(false));
+    return sidecar;
   }
 
-  Status wait_for_sidecars(const Dir& temp) {
+  static Status write_text(const Dir& dir, const std::string& name, const std::string& text, bool sync_dir) {
+    LLMOPS_ASSIGN(DurableFile file, DurableFile::create(dir, name, static_cast<int64_t>(text.size())));
+    LLMOPS_TRY(file.write(text));
+    return file.commit(sync_dir).status();
+  }
+
+  Status wait_for_sidecars(const Dir& run, const Dir& temp) {
     const double stop_s = monotonic_s() + deadline_s;
-    for (int rank = 0; rank < job.request.world;) {
+    for (int rank = 1; rank < job.request.world;) {
       if (temp.exists(sidecar_name(rank))) {
         ++rank;
         continue;
       }
       if (cancelled) return io_error("the save was given up");
+      if (run.exists(aside_name("failed"))) return io_error("another rank could not write its shard");
       if (monotonic_s() > stop_s) return peer_error(fmt::format("rank {} did not write its shard within {} s", rank, deadline_s));
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     return {};
   }
 
-  Status commit(const Dir& run, const Dir& temp) {
-    LLMOPS_TRY(wait_for_sidecars(temp));
-    Merger merger;
-    for (int rank = 0; rank < job.request.world; ++rank) {
+  Status commit(const Dir& run, const Dir& temp, const Sidecar& own) {
+    LLMOPS_TRY(wait_for_sidecars(run, temp));
+    ManifestMerger merger;
+    merger.add(own);
+    for (int rank = 1; rank < job.request.world; ++rank) {
       LLMOPS_ASSIGN(const std::string text, read_text(temp, sidecar_name(rank), kManifestBytesMax));
-      LLMOPS_ASSIGN(const Json sidecar, json_parse(text));
-      LLMOPS_TRY(merger.add(sidecar));
+      LLMOPS_ASSIGN(const Sidecar sidecar, parse_sidecar(text));
+      merger.add(sidecar);
       LLMOPS_TRY(temp.remove_tree(sidecar_name(rank)));
     }
-    for (const StoredFile& stored : job.request.files) {
-      LLMOPS_ASSIGN(DurableFile file, DurableFile::create(temp, stored.name));
-      LLMOPS_TRY(file.write(stored.content));
-      LLMOPS_TRY(file.commit(false).status());
+    for (const StoredFile& stored : job.request.files) LLMOPS_TRY(write_text(temp, stored.name, stored.content, false));
+    const std::string manifest = to_text(merger.finish(job.request.step, job.request.meta, job.request.files));
+    // What the ranks gave must fit together: a manifest that we would refuse to read is not published.
+    LLMOPS_TRY(parse_manifest(manifest).status());
+    LLMOPS_TRY(write_text(temp, kManifestName, manifest, true));
+    return publish(run);
+  }
+
+  // A step of this number is there only when it was found damaged and the run went on from an older one.
+  Status publish(const Dir& run) {
+    const std::string name = step_name(job.request.step), old = aside_name("old");
+    const bool replaces = run.exists(name);
+    if (replaces) LLMOPS_TRY(run.rename(name, old));
+    if (Status status = run.rename(temp_name(), name); !status.ok()) {
+      if (replaces) (void)run.rename(old, name);
+      return status;
     }
-    LLMOPS_ASSIGN(DurableFile manifest, DurableFile::create(temp, kManifestName));
-    LLMOPS_TRY(manifest.write(to_text(merger.finish(job))));
-    LLMOPS_TRY(manifest.commit(true).status());
-    const std::string name = step_name(job.request.step);
-    // A step of this number is there only when it was found damaged and the run went on from an older one.
-    if (run.exists(name)) LLMOPS_TRY(run.remove_tree(name));
-    LLMOPS_TRY(run.rename(fmt::format(".{}.tmp", name), name));
     LLMOPS_TRY(run.sync());
-    LLMOPS_ASSIGN(DurableFile latest, DurableFile::create(run, "latest"));
-    LLMOPS_TRY(latest.write(name + "\n"));
-    return latest.commit(true).status();
+    if (replaces) LLMOPS_TRY(run.remove_tree(old));
+    Status latest = write_text(run, "latest", name + "\n", true);
+    return latest.ok() ? latest : Status(latest.code(), "the step is saved, but not named as the latest: " + latest.message());
   }
 
   Status save() {
     LLMOPS_ASSIGN(const Dir run, Dir::open(dir, fs));
-    LLMOPS_ASSIGN(const Dir temp, Dir::create(temp_path(), fs));
-    const Status status = write_shard(temp);
-    if (status.ok() && job.request.rank == 0) {
-      const Status committed = commit(run, temp);
-      if (!committed.ok()) (void)run.remove_tree(fmt::format(".{}.tmp", step_name(job.request.step)));
-      return committed;
+    Status status = write_and_commit(run);
+    if (status.ok()) return status;
+    if (job.request.rank == 0) {
+      (void)run.remove_tree(temp_name());
+      (void)run.remove_tree(aside_name("failed"));
+    } else if (!run.rename(temp_name(), aside_name("failed")).ok()) {
+      // Rank 0 sees the new name. When the folder is gone already, it was not we who failed first.
+      return io_error("another rank gave the save up");
     }
-    if (!status.ok()) (void)temp.remove_tree(shard_name(job.request.rank));
     return status;
+  }
+
+  Status write_and_commit(const Dir& run) {
+    LLMOPS_ASSIGN(const Dir temp, Dir::create(fmt::format("{}/{}", dir, temp_name()), fs));
+    LLMOPS_ASSIGN(const Sidecar own, write_shard(temp));
+    if (job.request.rank == 0) return commit(run, temp, own);
+    return write_text(temp, sidecar_name(job.request.rank), to_text(own), true);
   }
 
   void work() {

@@ -1,8 +1,8 @@
 // Saving: each rank writes its chunks to a shard in the background; the last act is rank 0's manifest and a rename.
 //
-// In DIR/.step-%08d.tmp each rank writes shard-%05d.safetensors, then a sidecar shard-%05d.json with the hashes of its chunks and its part of
-// the logical digests. Rank 0 waits for all sidecars, merges them into manifest.json, syncs, renames to DIR/step-%08d, syncs DIR, then
-// rewrites DIR/latest. No file of a step depends on time, host, path or rank count beyond the chunks themselves.
+// In DIR/.step-%08d.tmp each rank writes shard-%05d.safetensors, then (but rank 0) a sidecar shard-%05d.json with the hashes of its chunks and
+// its part of the logical digests. Rank 0 waits for all sidecars, merges them into manifest.json, syncs, renames to DIR/step-%08d, syncs DIR,
+// then rewrites DIR/latest. A rank that cannot write renames the folder to DIR/.step-%08d.failed, and rank 0 gives up and removes it. No file of a step depends on time, host, path or rank count beyond the chunks themselves.
 #pragma once
 
 #include <memory>

@@ -74,6 +74,7 @@ Result<RunLock> RunLock::acquire(const std::string& run_dir) {
   RunLock lock;
   lock.file_ = File(real_fs(), fd, path);
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return errno_status(path, "lock", errno);
     char holder[32] = {};
     const ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
     return usage_error(fmt::format("{}: is in use by another run (pid {}); wait for it, or give another folder", run_dir,

@@ -34,19 +34,6 @@ struct CheckedFile {
   std::vector<const ManifestTensor*> bad;  // tensors whose bytes changed
 };
 
-// The digest of elements [first, first + n) of a chunk, in runs that are contiguous in the tensor.
-DigestSum digest_piece(const Shape& shape, const Box& box, int64_t first, std::span<const std::byte> piece, int size) {
-  const int64_t count = static_cast<int64_t>(piece.size()) / size, width = box.extent.empty() ? 1 : box.extent.back();
-  DigestSum sum;
-  for (int64_t i = 0; i < count;) {
-    const int64_t row = (first + i) / width, column = (first + i) % width, run = std::min(width - column, count - i);
-    const int64_t flat = shape.empty() ? 0 : shape.size() == 1 ? box.offset[0] + column : (box.offset[0] + row) * shape[1] + box.offset[1] + column;
-    sum.add(digest_run(piece.data() + i * size, size, static_cast<uint64_t>(flat), run));
-    i += run;
-  }
-  return sum;
-}
-
 // Verifies one step folder: what is listed against what is there, then every byte once, a task per file.
 class StepVerifier {
  public:
@@ -171,7 +158,7 @@ class StepVerifier {
       DigestSum sum;
       if (!read(chunk->begin, chunk->end, [&](int64_t at) {
             hasher.update(piece);
-            sum.add(digest_piece(tensor.shape, chunk->box, at / size, piece, size));
+            sum.add(digest_part(tensor.shape, chunk->box, at / size, piece, size));
           }))
         return;
       if (hasher.digest() != chunk->hash) {
@@ -225,13 +212,14 @@ Result<VerifyReport> verify(const std::string& path, Pool& pool, const std::func
       folders.emplace_back(std::move(dir), "");
     }
   }
-  if (folders.empty()) {
+  if (report.steps.empty()) {
     LLMOPS_ASSIGN(const std::vector<StepDir> steps, list_steps(path));
     if (steps.empty()) return no_checkpoint(path);
     for (const StepDir& step : steps) {
-      LLMOPS_ASSIGN(Dir dir, Dir::open(step.path));
+      auto dir = Dir::open(step.path);
       report.steps.push_back(step.path);
-      folders.emplace_back(std::move(dir), step_name(step.step) + "/");
+      if (dir.ok()) folders.emplace_back(dir.take(), step_name(step.step) + "/");
+      else report.findings.push_back({step_name(step.step), "", 0, 0, dir.status().message()});
     }
   }
   std::vector<std::unique_ptr<StepVerifier>> verifiers;
