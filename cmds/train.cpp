@@ -128,9 +128,10 @@ class Printer : public TrainObserver {
     report.summary({"steps", "steps"}, s.steps);
     report.summary({"tokens", "tokens", Unit::count}, s.tokens);
     report.summary({"wall_s", "wall time", Unit::s}, s.wall_s);
-    report.summary({"step_ms_median", "median step", Unit::ms}, s.step_ms_median);
-    report.summary({"step_ms_p95", "95 % of steps below", Unit::ms}, s.step_ms_p95);
-    report.summary({"final_loss", "training loss", Unit::none, 5}, s.steps > 0 ? Json(s.final_loss) : Json());
+    const auto of_steps = [&](double value) { return s.steps > 0 ? Json(value) : Json(); };
+    report.summary({"step_ms_median", "median step", Unit::ms}, of_steps(s.step_ms_median));
+    report.summary({"step_ms_p95", "95 % of steps below", Unit::ms}, of_steps(s.step_ms_p95));
+    report.summary({"final_loss", "training loss", Unit::none, 5}, of_steps(s.final_loss));
     report.summary({"val_loss", "validation loss", Unit::none, 5}, s.val_loss ? Json(*s.val_loss) : Json());
     report.summary({"last_checkpoint", "last checkpoint"},
                    s.last_checkpoint.empty() ? Json() : Json(s.last_checkpoint));
@@ -186,6 +187,16 @@ Status run_parent(const Corpus& corpus, const PreparedRun& prepared, int world, 
   return peer_error("");
 }
 
+// A run that cannot fit is refused before it starts, not killed half way.
+Status check_memory(const TrainPlan& plan, int world) {
+  double needed = 0;
+  for (const auto& [category, bytes] : plan.memory_bytes) needed += static_cast<double>(bytes) * world;
+  const double machine = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (needed <= machine) return {};
+  return io_error(fmt::format("the run needs {:.4g} GB of memory on {} rank{}, the machine has {:.4g} GB; --dry-run says for what",
+                              needed * 1e-9, world, world == 1 ? "" : "s", machine * 1e-9));
+}
+
 // One rank, or the only one.
 Status run_rank(const Options& o, TrainOptions t, const Corpus& corpus, const Launch& launch, Context& context) {
   const int threads = o.threads ? static_cast<int>(*o.threads) : std::max(1, usable_cores() / launch.world);
@@ -198,8 +209,8 @@ Status run_rank(const Options& o, TrainOptions t, const Corpus& corpus, const La
   Status status = train_run(*device, *comm, corpus, t, printer, &summary);
   const bool told_by_root =
       status.code() == Code::interrupted || status.code() == Code::finding || status.code() == Code::usage;
-  if (launch.rank != 0)
-    return told_by_root ? Status(status.code(), "") : status.in(fmt::format("rank {}", launch.rank));
+  const bool silent = told_by_root || status.message().empty();
+  if (launch.rank != 0) return silent ? Status(status.code(), "") : status.in(fmt::format("rank {}", launch.rank));
   if (status.code() == Code::interrupted && t.out.empty()) context.die_by_signal = true;
   const Status printed = printer.finish(summary, status);
   return status.ok() ? printed : status;
@@ -225,6 +236,7 @@ Status run(Options& o, Context& context) {
   LLMOPS_TRY(resolve_model(o, corpus, &t));
   LLMOPS_TRY(SampleOrder::create(corpus.tokens(Split::train), t.seq, t.seed).status());
   if (o.dry_run) return context.print(plan_report(plan_of(t, launch.world), t, launch.world));
+  LLMOPS_TRY(check_memory(plan_of(t, launch.world), launch.world));
   Pool pool(usable_cores());
   LLMOPS_ASSIGN(const PreparedRun prepared, prepare_run(t.out, o.resume == Resume::automatic, pool));
   for (const std::string& note : prepared.notes) warn("train: skipped " + note);

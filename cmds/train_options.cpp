@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/run.h"
 #include "ckpt/checkpoint.h"
 #include "layout/plan.h"
@@ -149,6 +151,7 @@ Result<TrainOptions> resolve(Options& o, int world) {
   TrainOptions t;
   LLMOPS_TRY(apply_plan(o, &t.parallel));
   const Recipe recipe = recipe_of(o.model);
+  if (std::ranges::find(o.data, "") != o.data.end()) return usage_error("--data is an empty name");
   if (o.data.empty()) return usage_error("--data is missing; expected a file, a folder or - for stdin");
   t.init_from = o.init_from;
   t.steps = o.steps;

@@ -61,6 +61,7 @@ TrainPlan plan_of(const TrainOptions& o, int world) {
       {"optim", slices * 4 * (master ? 3 : 2)},
       {"saved", o.model.layers * bytes_of_rows(block_activations(o.model, tokens), o.dtype) +
                     bytes_of_rows(head_activations(o.model, tokens), o.dtype)},
+      {"windows", (o.batch / world + 1) * (o.seq + 1) * 4},
       {"transient", bytes_of_rows(transient_activations(o.model, tokens), o.dtype)},
   };
   if (!o.out.empty()) plan.memory_bytes.push_back({"staging", plan.params * 12 / world});

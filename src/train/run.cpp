@@ -35,7 +35,7 @@ class Run {
     LLMOPS_TRY(resume_or_init());
     if (root()) LLMOPS_TRY(observer_.on_plan(plan_));
     const double start_s = monotonic_s();
-    Status status = plan_.finished ? Status() : loop();
+    Status status = plan_.finished ? save_untrained() : loop();
     if (status.ok() || status.code() == Code::interrupted) {
       if (Status saved = finish_save(); !saved.ok()) status = saved;
     }
@@ -188,8 +188,15 @@ class Run {
     // A rate above the peak says that the peak was measured beside other work: no MFU then.
     r.mfu = r.flops_per_s < plan_.peak_flops_per_s ? r.flops_per_s / plan_.peak_flops_per_s : 0;
     r.tokens = step_ * plan_.tokens_per_step;
-    r.eta_s = static_cast<double>(o_.steps - step_) * step_s;
+    r.eta_s = static_cast<double>(o_.steps - step_) * recent_step_ms() * 1e-3;
     return r;
+  }
+
+  // Median of the last few steps: the first one of a run is slow.
+  double recent_step_ms() const {
+    constexpr size_t kRecent = 20;
+    const size_t count = std::min(kRecent, step_ms_.size());
+    return statistics({step_ms_.end() - static_cast<std::ptrdiff_t>(count), step_ms_.end()}).median;
   }
 
   Status validate(StepRecord* record) {
@@ -246,6 +253,12 @@ class Run {
     json["tokenizer"] = corpus_.tokenizer() ? corpus_.tokenizer()->to_json() : Json();
     json["train"] = std::move(train);
     return json;
+  }
+
+  // A run of no steps leaves its initial weights.
+  Status save_untrained() {
+    StepRecord record;
+    return saver_ && o_.resume_from.empty() ? save(&record) : Status();
   }
 
   Status save(StepRecord* record) {
@@ -319,6 +332,11 @@ class Run {
     const Status mine = save_status_;
     saver_->cancel();
     while (auto done = saver_->wait()) take(*done);
+    LLMOPS_TRY(comm_.barrier(device_.compute()));  // nobody writes any more
+    LLMOPS_TRY(device_.compute().sync());
+    if (root())
+      if (auto dir = Dir::open(o_.out); dir.ok())
+        if (Status removed = remove_leftovers(*dir); !removed.ok()) warn(removed.message());
     if (mine.ok()) return io_error("");
     const auto steps = list_steps(o_.out);
     const bool has_step = steps.ok() && !steps->empty();
