@@ -41,8 +41,10 @@ Grouping grouping_of(const Args& args) {
 
 // The keys that the query at `position` sees, as absolute positions; empty ranges have lo == hi.
 LLMOPS_INLINE void visible(const Sequence& seq, int64_t position, int64_t window, int64_t& lo, int64_t& hi) {
+  const int64_t end = seq.kv_pos + seq.kv_count;
   lo = window > 0 && position - window + 1 > seq.kv_pos ? position - window + 1 : seq.kv_pos;
-  hi = position + 1 < seq.kv_pos + seq.kv_count ? position + 1 : seq.kv_pos + seq.kv_count;
+  hi = position + 1 < end ? position + 1 : end;
+  if (lo > end) lo = end;  // the window begins behind the last key: no range may reach past it
   if (hi < lo) hi = lo;
 }
 
