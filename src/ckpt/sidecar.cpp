@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
+#include <string_view>
+#include <utility>
 
 namespace llmops {
 namespace {
@@ -91,9 +94,31 @@ void ManifestMerger::add(const Sidecar& sidecar) {
   }
 }
 
+namespace {
+
+// Weights, m, v, each in the order of the model, whatever rank holds their first chunk; others by name behind them.
+void sort_as_model(std::vector<ManifestTensor>& tensors, const Json& meta) {
+  std::unordered_map<std::string, int64_t> rank;
+  const Json* model = meta.find("model");
+  const auto config = model ? model_config_from_json(*model) : Result<ModelConfig>(invalid_error("no model"));
+  for (StateKind kind : {StateKind::weight, StateKind::m, StateKind::v})
+    for (const LogicalTensor& tensor : config.ok() ? logical_tensors(*config) : std::vector<LogicalTensor>())
+      rank.emplace(state_name(kind, tensor.name), static_cast<int64_t>(rank.size()));
+  const auto place = [&](const ManifestTensor& tensor) {
+    const auto it = rank.find(tensor.name);
+    return it == rank.end() ? static_cast<int64_t>(rank.size()) : it->second;
+  };
+  std::ranges::sort(tensors, [&](const ManifestTensor& a, const ManifestTensor& b) {
+    return std::pair(place(a), std::string_view(a.name)) < std::pair(place(b), std::string_view(b.name));
+  });
+}
+
+}  // namespace
+
 Manifest ManifestMerger::finish(int64_t step, const Json& meta, const std::vector<StoredFile>& files) {
   for (size_t i = 0; i < manifest_.tensors.size(); ++i)
     manifest_.tensors[i].digest = finish_digest(sums_[i], manifest_.tensors[i].dtype, manifest_.tensors[i].shape);
+  sort_as_model(manifest_.tensors, meta);
   for (const StoredFile& file : files)
     manifest_.files.push_back({file.name, static_cast<int64_t>(file.content.size()), hash128(std::as_bytes(std::span(file.content)))});
   manifest_.step = step;

@@ -24,7 +24,7 @@ struct Sidecar {
 std::string to_text(const Sidecar& sidecar);
 Result<Sidecar> parse_sidecar(std::string_view text);
 
-// Collects sidecars in rank order. Tensors are in the order of their first appearance.
+// Collects sidecars in rank order.
 class ManifestMerger {
  public:
   void add(const Sidecar& sidecar);
