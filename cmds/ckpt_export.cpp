@@ -31,7 +31,8 @@ Result<std::string> valid_step(const std::string& dir) {
   if (newest == dir) {
     LLMOPS_ASSIGN(const VerifyReport report, verify(dir, pool));
     if (report.findings.empty()) return dir;
-    return invalid_error(fmt::format("{}: is damaged: {}: {}; see llmops ckpt verify", dir, report.findings[0].file, report.findings[0].what));
+    return invalid_error(fmt::format("{}: is damaged: {}: {}; see llmops ckpt verify", dir, report.findings[0].file,
+                                     report.findings[0].what));
   }
   LLMOPS_ASSIGN(const NewestValid found, newest_valid(dir, pool));
   for (const std::string& skipped : found.skipped) warn("ckpt export: skipped " + skipped);
@@ -69,10 +70,13 @@ Command ckpt_export_command() {
   return make_command<Options, declare, run>({
       .name = "ckpt export",
       .summary = "write a step as a Hugging Face directory",
-      .description = "Writes config.json, generation_config.json, model.safetensors (shards of at most 5 GB with an index) and the files of a GPT-2 tokenizer, with "
-                     "Hugging Face's names, fused as it fuses. The step is verified first. GPT-2 without biases gets zero biases. OUT must not exist, or be empty.",
+      .description = "Writes config.json, generation_config.json, model.safetensors (shards of at most 5 GB with an "
+                     "index) and the files of a GPT-2 tokenizer, with "
+                     "Hugging Face's names, fused as it fuses. The step is verified first. GPT-2 without biases gets "
+                     "zero biases. OUT must not exist, or be empty.",
       .examples = {{"llmops ckpt export runs/char --to hf char-hf", "the newest valid step of a run"},
-                   {"llmops ckpt export runs/char/step-00000200 --to hf char-bf16 --dtype bf16", "one step, in bfloat16"}},
+                   {"llmops ckpt export runs/char/step-00000200 --to hf char-bf16 --dtype bf16",
+                    "one step, in bfloat16"}},
   });
 }
 

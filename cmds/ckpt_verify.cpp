@@ -20,7 +20,9 @@ void declare(Options& o, OptionTable& t) {
   t.integer("threads", &o.threads, 1, 1024, "threads, at most one for each file").otherwise("usable cores");
 }
 
-std::string counted(size_t count, const char* what) { return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s"); }
+std::string counted(size_t count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
 
 Status run(Options& o, Context& context) {
   Pool pool(o.threads ? static_cast<int>(*o.threads) : usable_cores());
@@ -32,10 +34,12 @@ Status run(Options& o, Context& context) {
   progress.reset();
   if (checked.status().code() == Code::interrupted) context.die_by_signal = true;
   if (!checked.ok()) return checked.status();
-  Report report{{"file", "file"}, {"tensor", "tensor"}, {"byte_begin", "from byte"}, {"byte_end", "to byte"}, {"what", "what"}};
+  Report report{
+      {"file", "file"}, {"tensor", "tensor"}, {"byte_begin", "from byte"}, {"byte_end", "to byte"}, {"what", "what"}};
   for (const Finding& f : checked->findings) {
     const bool range = f.end > f.begin;
-    report.row({f.file, f.tensor.empty() ? Json() : Json(f.tensor), range ? Json(f.begin) : Json(), range ? Json(f.end) : Json(), f.what});
+    report.row({f.file, f.tensor.empty() ? Json() : Json(f.tensor), range ? Json(f.begin) : Json(),
+                range ? Json(f.end) : Json(), f.what});
   }
   report.summary({"steps", "steps"}, static_cast<int64_t>(checked->steps.size()));
   report.summary({"files", "files"}, checked->files);
@@ -45,8 +49,9 @@ Status run(Options& o, Context& context) {
   report.summary({"verdict", "verdict", Unit::verdict}, checked->findings.empty() ? "ok" : "damaged");
   LLMOPS_TRY(context.print(report));
   if (checked->findings.empty()) return {};
-  return {Code::finding, fmt::format("{}: {} in {}; do not load what is named", o.dir, counted(checked->findings.size(), "finding"),
-                                     counted(checked->steps.size(), "step"))};
+  return {Code::finding,
+          fmt::format("{}: {} in {}; do not load what is named", o.dir, counted(checked->findings.size(), "finding"),
+                      counted(checked->steps.size(), "step"))};
 }
 
 }  // namespace
@@ -55,9 +60,12 @@ Command ckpt_verify_command() {
   return make_command<Options, declare, run>({
       .name = "ckpt verify",
       .summary = "check every byte of a checkpoint: structure, hashes, logical digests",
-      .description = "Reads every file of a step folder, or of all steps of a run folder, and holds it to the manifest, and the manifest to its own hash. "
-                     "A byte that was changed, added or removed anywhere is a finding with its file, its tensor where there is one, and the range of bytes.\n\n"
-                     "Exit code 0: all is as it was saved; 1: there are findings; 3: DIR is no checkpoint; 4: DIR is missing.",
+      .description =
+          "Reads every file of a step folder, or of all steps of a run folder, and holds it to the manifest, and the "
+          "manifest to its own hash. "
+          "A byte that was changed, added or removed anywhere is a finding with its file, its tensor where there is "
+          "one, and the range of bytes.\n\n"
+          "Exit code 0: all is as it was saved; 1: there are findings; 3: DIR is no checkpoint; 4: DIR is missing.",
       .examples = {{"llmops ckpt verify runs/char", "every step of a run"},
                    {"llmops ckpt verify runs/char/step-00000200 --format json", "one step, for a script"}},
   });

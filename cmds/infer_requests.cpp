@@ -111,13 +111,13 @@ Status read_openai(const Json& json, Request* request) {
 Request read_request(const Record& record, const Options& options, int64_t index) {
   Request request;
   request.index = index;
+  request.line = record.line;
   request.sampling = options.sampling;
   request.status = record.status;
   if (!request.status.ok()) return request;
   // A draw's key is the seed alone when a request gives one, else it differs from line to line.
   request.sampling.seed = options.sampling.seed + static_cast<uint64_t>(index);
   request.status = record.json.find("body") ? read_openai(record.json, &request) : read_body(record.json, &request);
-  if (!request.status.ok()) request.status = request.status.in(fmt::format("line {}", record.line));
   return request;
 }
 
@@ -191,6 +191,7 @@ Json answer(const Request& request, const Completion* completion, const std::str
   if (!request.openai) {
     if (completion) return plain_record(request, *completion);
     Json json(Json::Object{});
+    json["line"] = request.line;
     json["error"] = request.status.message();
     return json;
   }

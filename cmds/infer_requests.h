@@ -25,7 +25,7 @@ struct Options {
 // is an error}. OpenAI batch: {"custom_id", "method", "url", "body": {"prompt" or "messages", ...}}.
 struct Request {
   Status status;  // why it cannot be run
-  int64_t index = 0;
+  int64_t index = 0, line = 0;
   bool openai = false, chat = false;
   std::string custom_id;
   std::string prompt_text;

@@ -1,7 +1,8 @@
 // llmops infer run: completions of a prompt, or of JSON lines.
 #include <fmt/format.h>
 
-#include <cstdio>
+#include <string>
+#include <unordered_set>
 
 #include "base/run.h"
 #include "base/text.h"
@@ -71,6 +72,10 @@ class Batches {
       LLMOPS_ASSIGN(std::optional<Record> record, reader.next());
       if (!record) break;
       pending_.push_back(read_request(*record, o_, lines_++));
+      if (Request& request = pending_.back();
+          !request.custom_id.empty() && !custom_ids_.insert(request.custom_id).second)
+        request.status =
+            invalid_error("custom_id \"" + escape_control(request.custom_id) + "\" is not unique in the file");
       if (static_cast<int64_t>(pending_.size()) == o_.batch) LLMOPS_TRY(flush());
     }
     LLMOPS_TRY(flush());
@@ -113,6 +118,7 @@ class Batches {
   ReportWriter writer_;
   Progress progress_;
   std::vector<Request> pending_;
+  std::unordered_set<std::string> custom_ids_;
   int64_t lines_ = 0, done_ = 0, failed_ = 0;
 };
 

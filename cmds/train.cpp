@@ -193,8 +193,9 @@ Status check_memory(const TrainPlan& plan, int world) {
   for (const auto& [category, bytes] : plan.memory_bytes) needed += static_cast<double>(bytes) * world;
   const double machine = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   if (needed <= machine) return {};
-  return io_error(fmt::format("the run needs {:.4g} GB of memory on {} rank{}, the machine has {:.4g} GB; --dry-run says for what",
-                              needed * 1e-9, world, world == 1 ? "" : "s", machine * 1e-9));
+  return io_error(
+      fmt::format("the run needs {:.4g} GB of memory on {} rank{}, the machine has {:.4g} GB; --dry-run says for what",
+                  needed * 1e-9, world, world == 1 ? "" : "s", machine * 1e-9));
 }
 
 // One rank, or the only one.
@@ -212,7 +213,7 @@ Status run_rank(const Options& o, TrainOptions t, const Corpus& corpus, const La
   const bool silent = told_by_root || status.message().empty();
   if (launch.rank != 0) return silent ? Status(status.code(), "") : status.in(fmt::format("rank {}", launch.rank));
   if (status.code() == Code::interrupted && t.out.empty()) context.die_by_signal = true;
-  const Status printed = printer.finish(summary, status);
+  const Status printed = summary.started ? printer.finish(summary, status) : Status();
   return status.ok() ? printed : status;
 }
 

@@ -44,7 +44,9 @@ class NativeCheckpoint : public Checkpoint {
 
   int64_t step() const override { return manifest_.step; }
   const Json& meta() const override { return manifest_.meta; }
-  bool has(StateKind kind) const override { return !tensors_.empty() && by_name_.contains(state_name(kind, tensors_[0].name)); }
+  bool has(StateKind kind) const override {
+    return !tensors_.empty() && by_name_.contains(state_name(kind, tensors_[0].name));
+  }
 
   Result<std::vector<StoredFile>> files() const override {
     std::vector<StoredFile> stored;
@@ -61,7 +63,8 @@ class NativeCheckpoint : public Checkpoint {
   std::vector<TensorSummary> summaries() const override {
     std::vector<TensorSummary> all;
     for (const ManifestTensor& t : manifest_.tensors)
-      all.push_back({t.name, t.dtype, t.shape, t.digest, static_cast<int64_t>(t.chunks.size()), *bytes_of(t.dtype, elems_of(t.shape))});
+      all.push_back({t.name, t.dtype, t.shape, t.digest, static_cast<int64_t>(t.chunks.size()),
+                     *bytes_of(t.dtype, elems_of(t.shape))});
     return all;
   }
 
@@ -73,7 +76,8 @@ class NativeCheckpoint : public Checkpoint {
 
   Status read(StateKind kind, int logical, const Box& box, DType to, void* out, int64_t row_stride) const override {
     const auto it = by_name_.find(state_name(kind, tensors_[logical].name));
-    if (it == by_name_.end()) return invalid_error(fmt::format("{}: is not in the checkpoint", state_name(kind, tensors_[logical].name)));
+    if (it == by_name_.end())
+      return invalid_error(fmt::format("{}: is not in the checkpoint", state_name(kind, tensors_[logical].name)));
     const ManifestTensor& tensor = manifest_.tensors[it->second];
     for (const ManifestChunk& chunk : tensor.chunks) {
       const StoredRegion region{&files_[chunk.file], tensor.dtype, chunk.begin, chunk.box};
@@ -97,10 +101,12 @@ class NativeCheckpoint : public Checkpoint {
     for (size_t i = 0; i < manifest_.tensors.size(); ++i) by_name_[manifest_.tensors[i].name] = i;
     for (const LogicalTensor& tensor : tensors_) {
       const auto it = by_name_.find(tensor.name);
-      if (it == by_name_.end()) return invalid_error(fmt::format("{}: tensor {} of the model is missing", path, tensor.name));
+      if (it == by_name_.end())
+        return invalid_error(fmt::format("{}: tensor {} of the model is missing", path, tensor.name));
       if (manifest_.tensors[it->second].shape != tensor.shape)
         return invalid_error(fmt::format("{}: tensor {} has shape [{}], the model needs [{}]", path, tensor.name,
-                                         fmt::join(manifest_.tensors[it->second].shape, ","), fmt::join(tensor.shape, ",")));
+                                         fmt::join(manifest_.tensors[it->second].shape, ","),
+                                         fmt::join(tensor.shape, ",")));
     }
     return {};
   }
@@ -113,6 +119,8 @@ class NativeCheckpoint : public Checkpoint {
 
 }  // namespace
 
-Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& step_dir) { return NativeCheckpoint::open(step_dir); }
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& step_dir) {
+  return NativeCheckpoint::open(step_dir);
+}
 
 }  // namespace llmops

@@ -15,8 +15,9 @@ struct StoredRegion {
   Box box;
 };
 
-// Copies the elements that `region` and `wanted` share to their places in `out`, whose element (0,0) is that of `wanted` and whose rows
-// are row_stride elements apart. From f32, bf16, f16 to f32 or bf16 (nearest even). Rank 0 to 2.
+// Copies the elements that `region` and `wanted` share to their places in `out`, whose element (0,0) is that of
+// `wanted` and whose rows are row_stride elements apart. From f32, bf16, f16 to f32 or bf16 (nearest even). Rank 0
+// to 2.
 Status read_region(const StoredRegion& region, const Box& wanted, DType to, void* out, int64_t row_stride);
 
 }  // namespace llmops

@@ -22,8 +22,14 @@ ModelConfig hf_form(ModelConfig config) {
 
 class Exporter {
  public:
-  Exporter(const Checkpoint& checkpoint, Dir dir, DType dtype, const std::function<void(int64_t, int64_t)>& progress, int64_t shard_bytes_max)
-      : checkpoint_(checkpoint), config_(hf_form(checkpoint.config())), dir_(std::move(dir)), dtype_(dtype), progress_(progress), shard_bytes_max_(shard_bytes_max) {}
+  Exporter(const Checkpoint& checkpoint, Dir dir, DType dtype, const std::function<void(int64_t, int64_t)>& progress,
+           int64_t shard_bytes_max)
+      : checkpoint_(checkpoint),
+        config_(hf_form(checkpoint.config())),
+        dir_(std::move(dir)),
+        dtype_(dtype),
+        progress_(progress),
+        shard_bytes_max_(shard_bytes_max) {}
 
   Result<ExportReport> run() {
     const Status status = write_all();
@@ -38,7 +44,9 @@ class Exporter {
     const Json config_json = model_config_to_hf(config_, dtype_);
     const auto again = model_config_from_hf(config_json);
     if (!again.ok()) return again.status().in("the model has no Hugging Face form");
-    if (!(*again == config_)) return invalid_error(fmt::format("the model has no Hugging Face form: a {} config.json cannot say all of it", name_of(config_.family)));
+    if (!(*again == config_))
+      return invalid_error(fmt::format("the model has no Hugging Face form: a {} config.json cannot say all of it",
+                                       name_of(config_.family)));
     list_tensors();
     cut_shards();
     for (size_t i = 0; i + 1 < shard_begin_.size(); ++i) LLMOPS_TRY(write_shard(i));
@@ -57,7 +65,8 @@ class Exporter {
   void list_tensors() {
     hf_ = hf_tensors(config_);
     logical_ = logical_tensors(config_);
-    for (size_t i = 0; i < checkpoint_.tensors().size(); ++i) stored_[checkpoint_.tensors()[i].name] = static_cast<int>(i);
+    for (size_t i = 0; i < checkpoint_.tensors().size(); ++i)
+      stored_[checkpoint_.tensors()[i].name] = static_cast<int>(i);
   }
 
   int64_t bytes_of_tensor(const HfTensor& tensor) const { return elems_of(tensor.shape) * info(dtype_).block_bytes; }
@@ -79,12 +88,14 @@ class Exporter {
   }
 
   std::string shard_name(size_t shard) const {
-    return shard_count() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, shard_count());
+    return shard_count() == 1 ? "model.safetensors"
+                              : fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, shard_count());
   }
 
   Status write_shard(size_t shard) {
     std::vector<SafeTensor> tensors;
-    for (size_t i = shard_begin_[shard]; i < shard_begin_[shard + 1]; ++i) tensors.push_back({hf_[i].name, dtype_, hf_[i].shape});
+    for (size_t i = shard_begin_[shard]; i < shard_begin_[shard + 1]; ++i)
+      tensors.push_back({hf_[i].name, dtype_, hf_[i].shape});
     Json metadata(Json::Object{});
     metadata["format"] = "pt";  // transformers refuses files without it
     const std::string header = safetensors_header(tensors, metadata);
@@ -155,9 +166,12 @@ class Exporter {
     LLMOPS_ASSIGN(const std::vector<StoredFile> files, checkpoint_.files());
     std::string kind;
     for (const StoredFile& file : files) {
-      if (file.name == "tokenizer.json") kind = "PreTrainedTokenizerFast";
-      else if (file.name == "vocab.json") kind = "GPT2Tokenizer";
-      else if (file.name != "merges.txt") continue;
+      if (file.name == "tokenizer.json")
+        kind = "PreTrainedTokenizerFast";
+      else if (file.name == "vocab.json")
+        kind = "GPT2Tokenizer";
+      else if (file.name != "merges.txt")
+        continue;
       LLMOPS_TRY(write_text(file.name, file.content));
     }
     if (kind.empty()) return {};
@@ -184,9 +198,9 @@ class Exporter {
   const std::function<void(int64_t, int64_t)>& progress_;
   int64_t shard_bytes_max_;
   std::vector<HfTensor> hf_;
-  std::vector<LogicalTensor> logical_;                // of hf_form()
-  std::unordered_map<std::string, int> stored_;       // the checkpoint's tensors by name
-  std::vector<size_t> shard_begin_;                   // shard i holds hf_[shard_begin_[i], shard_begin_[i + 1])
+  std::vector<LogicalTensor> logical_;           // of hf_form()
+  std::unordered_map<std::string, int> stored_;  // the checkpoint's tensors by name
+  std::vector<size_t> shard_begin_;              // shard i holds hf_[shard_begin_[i], shard_begin_[i + 1])
   std::vector<std::byte> piece_;
   std::vector<std::string> written_;
   int64_t total_ = 0, done_ = 0;
@@ -197,10 +211,13 @@ class Exporter {
 
 Result<ExportReport> export_hf(const Checkpoint& checkpoint, const std::string& out, DType dtype,
                                const std::function<void(int64_t, int64_t)>& progress, int64_t shard_bytes_max) {
-  if (dtype != DType::f32 && dtype != DType::bf16) return usage_error(fmt::format("dtype {}: expected f32 or bf16", info(dtype).name));
+  if (dtype != DType::f32 && dtype != DType::bf16)
+    return usage_error(fmt::format("dtype {}: expected f32 or bf16", info(dtype).name));
   LLMOPS_ASSIGN(Dir dir, Dir::create(out));
   LLMOPS_ASSIGN(const std::vector<std::string> names, dir.list());
-  if (!names.empty()) return usage_error(fmt::format("{}: holds {} already; give a new or empty folder", out, names.size() == 1 ? "a file" : fmt::format("{} files", names.size())));
+  if (!names.empty())
+    return usage_error(fmt::format("{}: holds {} already; give a new or empty folder", out,
+                                   names.size() == 1 ? "a file" : fmt::format("{} files", names.size())));
   return Exporter(checkpoint, std::move(dir), dtype, progress, shard_bytes_max).run();
 }
 

@@ -1,5 +1,6 @@
-// A Hugging Face directory as a source of logical tensors: one safetensors file or several with an index, in any of the spellings that
-// model hubs hold (base models without the "transformer." or "model." prefix, causal-mask buffers, a copy of a tied head).
+// A Hugging Face directory as a source of logical tensors: one safetensors file or several with an index, in any of the
+// spellings that model hubs hold (base models without the "transformer." or "model." prefix, causal-mask buffers, a
+// copy of a tied head).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +29,9 @@ constexpr size_t kNamesShown = 4;
 // Model hubs' caches keep links to files elsewhere, which could lead anywhere; we do not follow them.
 Status with_link_hint(const Status& status) {
   if (status.code() != Code::invalid) return status;
-  return invalid_error(status.message() + "; a Hugging Face cache keeps links: give a copy without them (cp -rL, or hf download --local-dir)");
+  return invalid_error(
+      status.message() +
+      "; a Hugging Face cache keeps links: give a copy without them (cp -rL, or hf download --local-dir)");
 }
 
 // Values that follow from the config, saved as buffers by older releases of transformers.
@@ -66,12 +69,14 @@ class HfSource : public TensorSource {
   bool has(StateKind kind) const override { return kind == StateKind::weight; }
 
   Status read(StateKind kind, int logical, const Box& box, DType to, void* out, int64_t row_stride) const override {
-    if (kind != StateKind::weight) return invalid_error("a Hugging Face directory holds weights only, no optimizer state");
+    if (kind != StateKind::weight)
+      return invalid_error("a Hugging Face directory holds weights only, no optimizer state");
     const Part& part = parts_[logical];
     const Stored& stored = stored_[part.hf];
     Box wanted = box;
     if (!wanted.offset.empty()) wanted.offset[part.axis] += part.begin;
-    const StoredRegion region{&files_[stored.file], *stored.tensor.dtype, stored.tensor.begin, whole(stored.tensor.shape)};
+    const StoredRegion region{&files_[stored.file], *stored.tensor.dtype, stored.tensor.begin,
+                              whole(stored.tensor.shape)};
     return read_region(region, wanted, to, out, row_stride);
   }
 
@@ -101,7 +106,8 @@ class HfSource : public TensorSource {
   }
 
   Status read_config(const Dir& dir) {
-    if (!dir.exists(kConfig)) return invalid_error(fmt::format("has no {}: expected a Hugging Face model directory", kConfig));
+    if (!dir.exists(kConfig))
+      return invalid_error(fmt::format("has no {}: expected a Hugging Face model directory", kConfig));
     auto text = read_text(dir, kConfig, kJsonBytesMax);
     if (!text.ok()) return with_link_hint(text.status());
     auto json = json_parse(*text);
@@ -115,8 +121,10 @@ class HfSource : public TensorSource {
   Status open_files(const Dir& dir) {
     if (dir.exists(kSingle)) return add_file(dir, kSingle, nullptr);
     if (!dir.exists(kIndex))
-      return invalid_error(fmt::format("has neither {} nor {}; other formats (pytorch_model.bin) are not read: save it again with "
-                                       "transformers' save_pretrained", kSingle, kIndex));
+      return invalid_error(
+          fmt::format("has neither {} nor {}; other formats (pytorch_model.bin) are not read: save it again with "
+                      "transformers' save_pretrained",
+                      kSingle, kIndex));
     auto text = read_text(dir, kIndex, kJsonBytesMax);
     if (!text.ok()) return with_link_hint(text.status());
     auto json = json_parse(*text);
@@ -125,7 +133,8 @@ class HfSource : public TensorSource {
     if (!map || !map->is_object()) return invalid_error(fmt::format("{}: has no weight_map", kIndex));
     std::map<std::string, std::set<std::string>> names_of;  // by file
     for (const auto& [tensor, file] : map->as_object()) {
-      if (!file.is_string()) return invalid_error(fmt::format("{}: the file of {} is no string", kIndex, escape_control(tensor)));
+      if (!file.is_string())
+        return invalid_error(fmt::format("{}: the file of {} is no string", kIndex, escape_control(tensor)));
       names_of[file.as_string()].insert(tensor);
     }
     for (const auto& [file, names] : names_of) LLMOPS_TRY(add_file(dir, file, &names));
@@ -143,7 +152,9 @@ class HfSource : public TensorSource {
       for (const SafeTensor& tensor : header.tensors) found.insert(tensor.name);
       std::vector<std::string> absent;
       std::ranges::set_difference(*expected, found, std::back_inserter(absent));
-      if (!absent.empty()) return invalid_error(fmt::format("{}: tensors are missing that {} places there: {}", escape_control(name), kIndex, some_of(absent)));
+      if (!absent.empty())
+        return invalid_error(fmt::format("{}: tensors are missing that {} places there: {}", escape_control(name),
+                                         kIndex, some_of(absent)));
     }
     for (const SafeTensor& tensor : header.tensors) LLMOPS_TRY(add_tensor(tensor));
     return {};
@@ -155,18 +166,24 @@ class HfSource : public TensorSource {
     if (it == index_.end()) it = index_.find(prefix + tensor.name);
     const int file = static_cast<int>(files_.size()) - 1;
     if (it == index_.end()) {
-      if (config_.tied_head && tensor.name == "lm_head.weight") head_ = {file, tensor};
-      else if (!is_buffer(config_.family, tensor.name)) unexpected_.push_back(tensor.name);
+      if (config_.tied_head && tensor.name == "lm_head.weight")
+        head_ = {file, tensor};
+      else if (!is_buffer(config_.family, tensor.name))
+        unexpected_.push_back(tensor.name);
       return {};
     }
     Stored& stored = stored_[it->second];
     const std::string shown = escape_control(tensor.name);
-    if (stored.file >= 0) return invalid_error(fmt::format("tensor {} is there twice (also as {})", shown, escape_control(stored.tensor.name)));
+    if (stored.file >= 0)
+      return invalid_error(
+          fmt::format("tensor {} is there twice (also as {})", shown, escape_control(stored.tensor.name)));
     const Shape& shape = hf_[it->second].shape;
     if (tensor.shape != shape)
-      return invalid_error(fmt::format("tensor {} has shape [{}], {} means [{}]", shown, fmt::join(tensor.shape, ","), kConfig, fmt::join(shape, ",")));
+      return invalid_error(fmt::format("tensor {} has shape [{}], {} means [{}]", shown, fmt::join(tensor.shape, ","),
+                                       kConfig, fmt::join(shape, ",")));
     if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f16)
-      return invalid_error(fmt::format("tensor {} is {}, this release reads F32, BF16 and F16", shown, tensor.type_name));
+      return invalid_error(
+          fmt::format("tensor {} is {}, this release reads F32, BF16 and F16", shown, tensor.type_name));
     stored = {file, tensor};
     return {};
   }
@@ -176,7 +193,8 @@ class HfSource : public TensorSource {
     for (size_t i = 0; i < hf_.size(); ++i)
       if (stored_[i].file < 0) missing.push_back(hf_[i].name);
     if (!missing.empty()) return invalid_error("tensors of the model are missing: " + some_of(missing));
-    if (!unexpected_.empty()) return invalid_error(fmt::format("tensors that {} does not mean: {}", kConfig, some_of(unexpected_)));
+    if (!unexpected_.empty())
+      return invalid_error(fmt::format("tensors that {} does not mean: {}", kConfig, some_of(unexpected_)));
     return {};
   }
 
@@ -185,7 +203,9 @@ class HfSource : public TensorSource {
     if (head_.file < 0) return {};
     const Stored& table = stored_[0];  // the embedding is the first tensor of every family
     const auto differ = [&] {
-      return invalid_error(fmt::format("lm_head.weight differs from {}, though {} ties them; set tie_word_embeddings to false there", hf_[0].name, kConfig));
+      return invalid_error(
+          fmt::format("lm_head.weight differs from {}, though {} ties them; set tie_word_embeddings to false there",
+                      hf_[0].name, kConfig));
     };
     if (head_.tensor.dtype != table.tensor.dtype || head_.tensor.shape != table.tensor.shape) return differ();
     std::vector<std::byte> a, b;

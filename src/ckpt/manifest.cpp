@@ -22,7 +22,8 @@ Status wrong(const std::string& what) { return invalid_error("manifest: " + what
 
 Result<int64_t> count_from(const Json& object, const char* key) {
   const Json* value = object.find(key);
-  if (!value || !value->is_integer() || value->as_int(-1) < 0) return wrong(fmt::format("{} must be an integer >= 0", key));
+  if (!value || !value->is_integer() || value->as_int(-1) < 0)
+    return wrong(fmt::format("{} must be an integer >= 0", key));
   return value->as_int();
 }
 
@@ -72,9 +73,11 @@ Status check_cover(const ManifestTensor& tensor) {
     covered += std::min(elems_of(box.extent), INT64_MAX - covered);
     rects.push_back(rect_of(box));
   }
-  if (any_overlap(std::move(rects))) return wrong(fmt::format("tensor {}: chunks overlap", escape_control(tensor.name)));
+  if (any_overlap(std::move(rects)))
+    return wrong(fmt::format("tensor {}: chunks overlap", escape_control(tensor.name)));
   if (covered != elems_of(tensor.shape))
-    return wrong(fmt::format("tensor {}: chunks cover {} of {} elements", escape_control(tensor.name), covered, elems_of(tensor.shape)));
+    return wrong(fmt::format("tensor {}: chunks cover {} of {} elements", escape_control(tensor.name), covered,
+                             elems_of(tensor.shape)));
   return {};
 }
 
@@ -88,27 +91,31 @@ Status check_files(const Manifest& manifest) {
     std::ranges::sort(ranges[i]);
     for (size_t k = 0; k < ranges[i].size(); ++k) {
       const int64_t end = k + 1 < ranges[i].size() ? ranges[i][k + 1].first : manifest.files[i].bytes;
-      if (ranges[i][k].second != end) return wrong(fmt::format("file {}: chunks overlap or leave a gap", escape_control(manifest.files[i].name)));
+      if (ranges[i][k].second != end)
+        return wrong(fmt::format("file {}: chunks overlap or leave a gap", escape_control(manifest.files[i].name)));
     }
   }
   return {};
 }
 
-Result<ManifestChunk> read_chunk(const Json& json, const ManifestTensor& tensor, const std::vector<ManifestFile>& files) {
+Result<ManifestChunk> read_chunk(const Json& json, const ManifestTensor& tensor,
+                                 const std::vector<ManifestFile>& files) {
   ManifestChunk chunk;
   LLMOPS_ASSIGN(const int64_t file, count_from(json, "file"));
   if (file >= static_cast<int64_t>(files.size())) return wrong("a chunk names a file that is not listed");
   chunk.file = static_cast<int>(file);
   LLMOPS_ASSIGN(chunk.box.offset, shape_from(json.find("offset"), "offset"));
   LLMOPS_ASSIGN(chunk.box.extent, shape_from(json.find("extent"), "extent"));
-  if (chunk.box.offset.size() != tensor.shape.size() || chunk.box.extent.size() != tensor.shape.size()) return wrong("a chunk has another rank than its tensor");
+  if (chunk.box.offset.size() != tensor.shape.size() || chunk.box.extent.size() != tensor.shape.size())
+    return wrong("a chunk has another rank than its tensor");
   LLMOPS_ASSIGN(chunk.begin, count_from(json, "begin"));
   LLMOPS_ASSIGN(chunk.end, count_from(json, "end"));
   LLMOPS_ASSIGN(chunk.hash, digest_from(json, "xxh3"));
   const auto elems = checked_product(chunk.box.extent);
   const auto bytes = elems ? bytes_of(tensor.dtype, *elems) : std::nullopt;
   if (!bytes || chunk.end > files[chunk.file].bytes || chunk.begin > chunk.end || chunk.end - chunk.begin != *bytes)
-    return wrong(fmt::format("tensor {}: the bytes of a chunk do not fit its size or its file", escape_control(tensor.name)));
+    return wrong(
+        fmt::format("tensor {}: the bytes of a chunk do not fit its size or its file", escape_control(tensor.name)));
   return chunk;
 }
 
@@ -120,7 +127,8 @@ Result<ManifestTensor> read_tensor(const Json& json, const std::vector<ManifestF
   if (tensor.name.empty() || !found) return wrong("a tensor has no name or an unknown dtype");
   tensor.dtype = *found;
   LLMOPS_ASSIGN(tensor.shape, shape_from(json.find("shape"), "shape"));
-  if (tensor.shape.size() > 2 || !checked_product(tensor.shape)) return wrong(fmt::format("tensor {}: bad shape", escape_control(tensor.name)));
+  if (tensor.shape.size() > 2 || !checked_product(tensor.shape))
+    return wrong(fmt::format("tensor {}: bad shape", escape_control(tensor.name)));
   LLMOPS_ASSIGN(tensor.digest, digest_from(json, "digest"));
   const Json* chunks = json.find("chunks");
   for (const Json& item : chunks ? chunks->as_array() : Json::Array{}) {
@@ -133,17 +141,21 @@ Result<ManifestTensor> read_tensor(const Json& json, const std::vector<ManifestF
 
 Status check_hash(std::string_view text) {
   const size_t key = text.find(kHashKey);
-  if (key == std::string_view::npos || text.size() < key + kHashKey.size() + kHexDigits) return wrong("manifest_xxh3 is missing");
+  if (key == std::string_view::npos || text.size() < key + kHashKey.size() + kHexDigits)
+    return wrong("manifest_xxh3 is missing");
   const size_t at = key + kHashKey.size();
   std::string zeroed(text);
   zeroed.replace(at, kHexDigits, kHexDigits, '0');
-  if (to_hex(hash_of(zeroed)) != text.substr(at, kHexDigits)) return wrong("its hash does not match: the file was changed");
+  if (to_hex(hash_of(zeroed)) != text.substr(at, kHexDigits))
+    return wrong("its hash does not match: the file was changed");
   return {};
 }
 
 }  // namespace
 
-std::string chunk_key(const std::string& tensor, const Box& box) { return fmt::format("{}@{}", tensor, fmt::join(box.offset, ",")); }
+std::string chunk_key(const std::string& tensor, const Box& box) {
+  return fmt::format("{}@{}", tensor, fmt::join(box.offset, ","));
+}
 
 Json shape_json(const Shape& shape) {
   Json json(Json::Array{});
@@ -219,7 +231,8 @@ Result<Manifest> parse_manifest(std::string_view text) {
     file.name = item.find("name") ? item.find("name")->as_string() : "";
     LLMOPS_ASSIGN(file.bytes, count_from(item, "bytes"));
     LLMOPS_ASSIGN(file.hash, digest_from(item, "xxh3"));
-    if (file.name.empty() || file.name.find('/') != std::string::npos || file.name == kManifestName || !names.insert(file.name).second)
+    if (file.name.empty() || file.name.find('/') != std::string::npos || file.name == kManifestName ||
+        !names.insert(file.name).second)
       return wrong(fmt::format("file name \"{}\" is empty, a path, or listed twice", escape_control(file.name)));
     manifest.files.push_back(std::move(file));
   }
@@ -227,7 +240,8 @@ Result<Manifest> parse_manifest(std::string_view text) {
   const Json* tensors = json.find("tensors");
   for (const Json& item : tensors ? tensors->as_array() : Json::Array{}) {
     LLMOPS_ASSIGN(ManifestTensor tensor, read_tensor(item, manifest.files));
-    if (!names.insert(tensor.name).second) return wrong(fmt::format("tensor {} is listed twice", escape_control(tensor.name)));
+    if (!names.insert(tensor.name).second)
+      return wrong(fmt::format("tensor {} is listed twice", escape_control(tensor.name)));
     manifest.tensors.push_back(std::move(tensor));
   }
   LLMOPS_TRY(check_files(manifest));

@@ -21,9 +21,10 @@ struct StoredType {
 };
 // All types of the format, so that the structure of any file can be checked.
 constexpr StoredType kStoredTypes[] = {
-    {"BOOL", 8}, {"F4", 4},   {"F6_E2M3", 6},  {"F6_E3M2", 6},      {"U8", 8},           {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8},
-    {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16}, {"U16", 16}, {"F16", 16}, {"BF16", 16},   {"I32", 32},
-    {"U32", 32}, {"F32", 32}, {"C64", 64},     {"F64", 64},         {"I64", 64},         {"U64", 64},
+    {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
+    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+    {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
+    {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
 };
 
 // Bytes of a dense tensor; nullopt when they are no whole number, or beyond int64.
@@ -41,25 +42,32 @@ Result<SafeTensor> read_entry(const std::string& name, const Json& json, int64_t
   if (!dtype || !dtype->is_string() || !shape || !shape->is_array() || !offsets || offsets->as_array().size() != 2)
     return wrong(fmt::format("tensor {} needs dtype, shape and two data_offsets", shown));
   const auto type = std::ranges::find(kStoredTypes, std::string_view(dtype->as_string()), &StoredType::name);
-  if (type == std::end(kStoredTypes)) return wrong(fmt::format("tensor {} has the unknown dtype {}", shown, escape_control(dtype->as_string().substr(0, 40))));
+  if (type == std::end(kStoredTypes))
+    return wrong(
+        fmt::format("tensor {} has the unknown dtype {}", shown, escape_control(dtype->as_string().substr(0, 40))));
   tensor.type_name = type->name;
   if (const auto known = dtype_from_name(type->name); known && info(*known).name == type->name) tensor.dtype = known;
   for (const Json& n : shape->as_array()) {
-    if (!n.is_integer() || n.as_int(-1) < 0) return wrong(fmt::format("tensor {} has a shape that is no list of integers >= 0", shown));
+    if (!n.is_integer() || n.as_int(-1) < 0)
+      return wrong(fmt::format("tensor {} has a shape that is no list of integers >= 0", shown));
     tensor.shape.push_back(n.as_int());
   }
   int64_t range[2];
   for (int i = 0; i < 2; ++i) {
     const Json& offset = offsets->as_array()[i];
-    if (!offset.is_integer() || offset.as_int(-1) < 0) return wrong(fmt::format("tensor {} has data_offsets that are no integers >= 0", shown));
+    if (!offset.is_integer() || offset.as_int(-1) < 0)
+      return wrong(fmt::format("tensor {} has data_offsets that are no integers >= 0", shown));
     const auto absolute = checked_add(offset.as_int(), data_begin);
     if (!absolute) return wrong(fmt::format("tensor {} has data_offsets that overflow", shown));
     range[i] = *absolute;
   }
   const auto bytes = stored_bytes(*type, tensor.shape);
-  if (!bytes) return wrong(fmt::format("tensor {}: {} of shape [{}] is no whole number of bytes below 2^63", shown, type->name, fmt::join(tensor.shape, ",")));
+  if (!bytes)
+    return wrong(fmt::format("tensor {}: {} of shape [{}] is no whole number of bytes below 2^63", shown, type->name,
+                             fmt::join(tensor.shape, ",")));
   if (range[1] < range[0] || range[1] - range[0] != *bytes)
-    return wrong(fmt::format("tensor {} has {} bytes of data, its shape and dtype need {}", shown, range[1] - range[0], *bytes));
+    return wrong(
+        fmt::format("tensor {} has {} bytes of data, its shape and dtype need {}", shown, range[1] - range[0], *bytes));
   tensor.begin = range[0];
   tensor.end = range[1];
   return tensor;
@@ -88,11 +96,15 @@ Result<SafeTensors> parse_safetensors_header(std::string_view header, int64_t fi
     LLMOPS_ASSIGN(SafeTensor tensor, read_entry(name, value, file.data_begin));
     file.tensors.push_back(std::move(tensor));
   }
-  std::ranges::stable_sort(file.tensors, [](const SafeTensor& a, const SafeTensor& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::ranges::stable_sort(file.tensors, [](const SafeTensor& a, const SafeTensor& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
   int64_t at = file.data_begin;
   for (const SafeTensor& tensor : file.tensors) {
     if (tensor.begin != at)
-      return wrong(fmt::format("tensor {} starts at byte {}, expected {}: data has a {}", escape_control(tensor.name.substr(0, 200)), tensor.begin, at, tensor.begin > at ? "hole" : "overlap"));
+      return wrong(fmt::format("tensor {} starts at byte {}, expected {}: there is {}",
+                               escape_control(tensor.name.substr(0, 200)), tensor.begin, at,
+                               tensor.begin > at ? "a hole" : "an overlap"));
     at = tensor.end;
   }
   if (at != file_bytes) return wrong(fmt::format("describes {} bytes, the file has {}", at, file_bytes));
@@ -102,10 +114,12 @@ Result<SafeTensors> parse_safetensors_header(std::string_view header, int64_t fi
 Result<SafeTensors> read_safetensors_header(const File& file) {
   LLMOPS_ASSIGN(const int64_t bytes, file.size());
   uint64_t length = 0;
-  if (bytes < 8) return invalid_error(fmt::format("{}: has {} bytes, a safetensors file has at least 8", file.path(), bytes));
+  if (bytes < 8)
+    return invalid_error(fmt::format("{}: has {} bytes, a safetensors file has at least 8", file.path(), bytes));
   LLMOPS_TRY(file.read_at(0, std::as_writable_bytes(std::span(&length, 1))));
   if (length > static_cast<uint64_t>(std::min<int64_t>(kHeaderMax, bytes - 8)))
-    return invalid_error(fmt::format("{}: header length {} is beyond the file ({} bytes) or the limit of {}", file.path(), length, bytes, kHeaderMax));
+    return invalid_error(fmt::format("{}: header length {} is beyond the file ({} bytes) or the limit of {}",
+                                     file.path(), length, bytes, kHeaderMax));
   std::string header(length, '\0');
   LLMOPS_TRY(file.read_at(8, std::as_writable_bytes(std::span(header))));
   auto parsed = parse_safetensors_header(header, bytes);

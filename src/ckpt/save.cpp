@@ -59,7 +59,8 @@ struct ShardSaver::State {
   Status write_chunk(size_t i, DurableFile& file, ShardChunk* described) {
     const Chunk& chunk = job.request.chunks[i];
     const int size = info(chunk.dtype).block_bytes;
-    const auto data = std::as_bytes(std::span(staging.data() + job.at[i], static_cast<size_t>(described->place.end - described->place.begin)));
+    const auto data = std::as_bytes(
+        std::span(staging.data() + job.at[i], static_cast<size_t>(described->place.end - described->place.begin)));
     Hasher hasher;
     for (size_t at = 0; at < data.size(); at += kPieceBytes) {
       if (cancelled) return io_error("the save was given up");
@@ -75,7 +76,8 @@ struct ShardSaver::State {
   Result<Sidecar> write_shard(const Dir& temp) {
     const std::vector<Chunk>& chunks = job.request.chunks;
     std::vector<SafeTensor> tensors;
-    for (const Chunk& chunk : chunks) tensors.push_back({chunk_key(chunk.name, chunk.box), chunk.dtype, chunk.box.extent, 0, 0});
+    for (const Chunk& chunk : chunks)
+      tensors.push_back({chunk_key(chunk.name, chunk.box), chunk.dtype, chunk.box.extent, 0, 0});
     const std::string header = safetensors_header(tensors);
     Sidecar sidecar;
     sidecar.file.name = shard_name(job.request.rank);
@@ -83,7 +85,11 @@ struct ShardSaver::State {
     LLMOPS_ASSIGN(DurableFile file, DurableFile::create(temp, sidecar.file.name, sidecar.file.bytes));
     LLMOPS_TRY(file.write(header));
     for (size_t i = 0; i < chunks.size(); ++i) {
-      sidecar.chunks.push_back({chunks[i].name, chunks[i].dtype, chunks[i].shape, {0, chunks[i].box, tensors[i].begin, tensors[i].end, {}}, {}});
+      sidecar.chunks.push_back({chunks[i].name,
+                                chunks[i].dtype,
+                                chunks[i].shape,
+                                {0, chunks[i].box, tensors[i].begin, tensors[i].end, {}},
+                                {}});
       LLMOPS_TRY(write_chunk(i, file, &sidecar.chunks.back()));
     }
     LLMOPS_ASSIGN(sidecar.file.hash, file.commit(false));
@@ -105,7 +111,8 @@ struct ShardSaver::State {
       }
       if (cancelled) return io_error("the save was given up");
       if (run.exists(aside_name("failed"))) return io_error("another rank could not write its shard");
-      if (monotonic_s() > stop_s) return peer_error(fmt::format("rank {} did not write its shard within {} s", rank, deadline_s));
+      if (monotonic_s() > stop_s)
+        return peer_error(fmt::format("rank {} did not write its shard within {} s", rank, deadline_s));
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     return {};
@@ -141,7 +148,8 @@ struct ShardSaver::State {
     LLMOPS_TRY(run.sync());
     if (replaces) LLMOPS_TRY(run.remove_tree(old));
     Status latest = write_text(run, "latest", name + "\n", true);
-    return latest.ok() ? latest : Status(latest.code(), "the step is saved, but not named as the latest: " + latest.message());
+    return latest.ok() ? latest
+                       : Status(latest.code(), "the step is saved, but not named as the latest: " + latest.message());
   }
 
   Status save() {
@@ -174,13 +182,16 @@ struct ShardSaver::State {
     done.bytes = static_cast<int64_t>(staging.size());
     done.stall_s = report ? report->stall_s : 0;
     done.drain_s = monotonic_s() - copied_s;
-    if (!done.status.ok()) done.status = Status(done.status.code(), fmt::format("checkpoint of step {}: {}", done.step, done.status.message()));
+    if (!done.status.ok())
+      done.status =
+          Status(done.status.code(), fmt::format("checkpoint of step {}: {}", done.step, done.status.message()));
     report = std::move(done);
     running.store(false, std::memory_order_release);
   }
 };
 
-ShardSaver::ShardSaver(std::string run_dir, Fs& fs, double deadline_s) : state_(std::make_unique<State>(std::move(run_dir), fs, deadline_s)) {}
+ShardSaver::ShardSaver(std::string run_dir, Fs& fs, double deadline_s)
+    : state_(std::make_unique<State>(std::move(run_dir), fs, deadline_s)) {}
 
 ShardSaver::~ShardSaver() {
   cancel();
@@ -219,7 +230,8 @@ Status ShardSaver::start(const SaveRequest& request) {
     const int64_t size = info(chunk.dtype).block_bytes, width = chunk.box.extent.empty() ? 1 : chunk.box.extent.back();
     const int64_t row_count = elems_of(chunk.box.extent) / std::max<int64_t>(1, width);
     for (int64_t row = 0; row < row_count; ++row)
-      std::memcpy(s.staging.data() + s.job.at[i] + row * width * size, static_cast<const char*>(chunk.data) + row * chunk.row_stride * size,
+      std::memcpy(s.staging.data() + s.job.at[i] + row * width * size,
+                  static_cast<const char*>(chunk.data) + row * chunk.row_stride * size,
                   static_cast<size_t>(width * size));
   }
   s.cancelled = false;

@@ -120,7 +120,8 @@ Manifest ManifestMerger::finish(int64_t step, const Json& meta, const std::vecto
     manifest_.tensors[i].digest = finish_digest(sums_[i], manifest_.tensors[i].dtype, manifest_.tensors[i].shape);
   sort_as_model(manifest_.tensors, meta);
   for (const StoredFile& file : files)
-    manifest_.files.push_back({file.name, static_cast<int64_t>(file.content.size()), hash128(std::as_bytes(std::span(file.content)))});
+    manifest_.files.push_back(
+        {file.name, static_cast<int64_t>(file.content.size()), hash128(std::as_bytes(std::span(file.content)))});
   manifest_.step = step;
   manifest_.meta = meta;
   return std::move(manifest_);

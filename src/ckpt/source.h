@@ -19,8 +19,8 @@ class TensorSource {
   const ModelConfig& config() const { return config_; }
   const std::vector<LogicalTensor>& tensors() const { return tensors_; }  // logical_tensors(config())
   virtual bool has(StateKind kind) const = 0;
-  // The box of a logical tensor as `to` (f32 or bf16; rounded to nearest even), its rows row_stride elements apart (the last axis is
-  // contiguous). Safe from several threads.
+  // The box of a logical tensor as `to` (f32 or bf16; rounded to nearest even), its rows row_stride elements apart (the
+  // last axis is contiguous). Safe from several threads.
   virtual Status read(StateKind kind, int logical, const Box& box, DType to, void* out, int64_t row_stride) const = 0;
 
  protected:
@@ -28,8 +28,8 @@ class TensorSource {
   std::vector<LogicalTensor> tensors_;
 };
 
-// A directory with config.json and model.safetensors, or shards with model.safetensors.index.json. Missing, unexpected and misshaped
-// tensors are Code::invalid and named.
+// A directory with config.json and model.safetensors, or shards with model.safetensors.index.json. Missing, unexpected
+// and misshaped tensors are Code::invalid and named.
 Result<std::unique_ptr<TensorSource>> open_hf(const std::string& dir);
 
 }  // namespace llmops

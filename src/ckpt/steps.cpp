@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
+#include "base/run.h"
 #include "base/text.h"
 #include "ckpt/manifest.h"
 #include "ckpt/verify.h"
@@ -48,7 +51,8 @@ Result<std::string> newest_step(const std::string& path) {
 }
 
 Status no_checkpoint(const std::string& path) {
-  return invalid_error(fmt::format("{}: is no checkpoint: expected a folder with {}, or one with step-%08d folders", path, kManifestName));
+  return invalid_error(fmt::format("{}: is no checkpoint: expected a folder with {}, or one with step-%08d folders",
+                                   path, kManifestName));
 }
 
 Result<NewestValid> newest_valid(const std::string& run_dir, Pool& pool) {
@@ -61,24 +65,33 @@ Result<NewestValid> newest_valid(const std::string& run_dir, Pool& pool) {
       found.step = *step;
       return found;
     }
-    const std::string why = report.ok() ? fmt::format("{}: {}", report->findings[0].file, report->findings[0].what) : report.status().message();
+    const std::string why = report.ok() ? fmt::format("{}: {}", report->findings[0].file, report->findings[0].what)
+                                        : report.status().message();
     found.skipped.push_back(fmt::format("{}: {}", step->path, why));
   }
   return found;
 }
 
+// The ranks of a run inherit the descriptor, so the lock holds until the last of them is gone; those of a run that was
+// just killed need a moment for that.
 Result<RunLock> RunLock::acquire(const std::string& run_dir) {
+  constexpr double kPatience_s = 2;
   const std::string path = run_dir + "/.lock";
-  const int fd = real_fs().openat(AT_FDCWD, path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  const int fd = real_fs().openat(AT_FDCWD, path.c_str(), O_RDWR | O_CREAT, 0644);
   if (fd < 0) return errno_status(path, "open", errno);
   RunLock lock;
   lock.file_ = File(real_fs(), fd, path);
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+  const double stop_s = monotonic_s() + kPatience_s;
+  int locked;
+  while ((locked = flock(fd, LOCK_EX | LOCK_NB)) != 0 && errno == EWOULDBLOCK && monotonic_s() < stop_s)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  if (locked != 0) {
     if (errno != EWOULDBLOCK) return errno_status(path, "lock", errno);
     char holder[32] = {};
     const ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
-    return usage_error(fmt::format("{}: is in use by another run (pid {}); wait for it, or give another folder", run_dir,
-                                   n > 0 ? escape_control(std::string_view(holder, static_cast<size_t>(n))) : "unknown"));
+    return usage_error(
+        fmt::format("{}: is in use by another run (pid {}); wait for it, or give another folder", run_dir,
+                    n > 0 ? escape_control(std::string_view(holder, static_cast<size_t>(n))) : "unknown"));
   }
   const std::string pid = fmt::format("{}", getpid());
   if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) return errno_status(path, "write", errno);

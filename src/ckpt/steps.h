@@ -15,7 +15,7 @@ struct StepDir {
   std::string path;
 };
 
-std::string step_name(int64_t step);  // "step-00000100"
+std::string step_name(int64_t step);            // "step-00000100"
 Status no_checkpoint(const std::string& path);  // says what was expected
 
 // step-%08d folders, ascending. A missing folder is Code::io.
@@ -26,12 +26,14 @@ Result<std::string> newest_step(const std::string& path);
 
 struct NewestValid {
   std::optional<StepDir> step;
-  std::vector<std::string> skipped;  // "step-00000200: shard-00001.safetensors: ..." for each newer step that is not valid
+  std::vector<std::string>
+      skipped;  // "step-00000200: shard-00001.safetensors: ..." for each newer step that is not valid
 };
 // The newest step that passes verify(), content included. Code::interrupted when a signal came.
 Result<NewestValid> newest_valid(const std::string& run_dir, Pool& pool);
 
-// Held by the one run that may write DIR; the kernel releases it when the process dies. Code::usage names the holder.
+// Held by the one run that may write DIR, its ranks included; the kernel releases it when the last of them dies.
+// Code::usage names the holder.
 class RunLock {
  public:
   static Result<RunLock> acquire(const std::string& run_dir);

@@ -30,14 +30,15 @@ struct ChunkRef {
 struct CheckedFile {
   const ManifestFile* entry;
   std::vector<ChunkRef> chunks;
-  bool usable = false;                   // there, and of the right size
+  bool usable = false;                     // there, and of the right size
   std::vector<const ManifestTensor*> bad;  // tensors whose bytes changed
 };
 
 // Verifies one step folder: what is listed against what is there, then every byte once, a task per file.
 class StepVerifier {
  public:
-  StepVerifier(const Dir& dir, std::string prefix, Pool& pool, VerifyReport& report) : dir_(dir), prefix_(std::move(prefix)), pool_(pool), report_(report) {}
+  StepVerifier(const Dir& dir, std::string prefix, Pool& pool, VerifyReport& report)
+      : dir_(dir), prefix_(std::move(prefix)), pool_(pool), report_(report) {}
 
   // Bytes of the files that are listed; 0 without a valid manifest.
   int64_t open() {
@@ -53,7 +54,8 @@ class StepVerifier {
     check_model();
     sums_.resize(manifest_.tensors.size());
     list_chunks();
-    pool_.parallel_for(static_cast<int64_t>(files_.size()), [&](int64_t i, int worker) { check_file(files_[i], worker, on_bytes); });
+    pool_.parallel_for(static_cast<int64_t>(files_.size()),
+                       [&](int64_t i, int worker) { check_file(files_[i], worker, on_bytes); });
     if (cancel_signal() != 0) return {Code::interrupted, "stopped by a signal"};
     check_digests();
     report_.files += static_cast<int64_t>(manifest_.files.size()) + 1;
@@ -62,7 +64,8 @@ class StepVerifier {
   }
 
  private:
-  void find(const std::string& file, std::string what, const std::string& tensor = "", int64_t begin = 0, int64_t end = 0) {
+  void find(const std::string& file, std::string what, const std::string& tensor = "", int64_t begin = 0,
+            int64_t end = 0) {
     const std::lock_guard guard(mutex_);
     report_.findings.push_back({prefix_ + escape_control(file), escape_control(tensor), begin, end, std::move(what)});
   }
@@ -71,7 +74,8 @@ class StepVerifier {
     const auto text = read_text(dir_, kManifestName, kManifestBytesMax);
     if (!text.ok()) return find(kManifestName, text.status().message()), false;
     auto manifest = parse_manifest(*text);
-    if (!manifest.ok()) return find(kManifestName, manifest.status().message(), "", 0, static_cast<int64_t>(text->size())), false;
+    if (!manifest.ok())
+      return find(kManifestName, manifest.status().message(), "", 0, static_cast<int64_t>(text->size())), false;
     manifest_ = manifest.take();
     report_.bytes += static_cast<int64_t>(text->size());
     return true;
@@ -88,14 +92,17 @@ class StepVerifier {
 
   void check_model() {
     const Json* model = manifest_.meta.find("model");
-    const auto config = model ? model_config_from_json(*model) : Result<ModelConfig>(invalid_error("manifest: has no model"));
+    const auto config =
+        model ? model_config_from_json(*model) : Result<ModelConfig>(invalid_error("manifest: has no model"));
     if (!config.ok()) return find(kManifestName, config.status().message());
     std::unordered_map<std::string_view, const ManifestTensor*> by_name;
     for (const ManifestTensor& tensor : manifest_.tensors) by_name[tensor.name] = &tensor;
     for (const LogicalTensor& tensor : logical_tensors(*config)) {
       const auto it = by_name.find(tensor.name);
-      if (it == by_name.end()) find(kManifestName, "a tensor of the model is missing", tensor.name);
-      else if (it->second->shape != tensor.shape) find(kManifestName, "the shape differs from the model's", tensor.name);
+      if (it == by_name.end())
+        find(kManifestName, "a tensor of the model is missing", tensor.name);
+      else if (it->second->shape != tensor.shape)
+        find(kManifestName, "the shape differs from the model's", tensor.name);
     }
   }
 
@@ -103,7 +110,8 @@ class StepVerifier {
     for (const ManifestFile& entry : manifest_.files) files_.push_back({&entry, {}, false, {}});
     for (size_t t = 0; t < manifest_.tensors.size(); ++t)
       for (const ManifestChunk& chunk : manifest_.tensors[t].chunks) files_[chunk.file].chunks.push_back({t, &chunk});
-    for (CheckedFile& file : files_) std::ranges::sort(file.chunks, {}, [](const ChunkRef& ref) { return ref.chunk->begin; });
+    for (CheckedFile& file : files_)
+      std::ranges::sort(file.chunks, {}, [](const ChunkRef& ref) { return ref.chunk->begin; });
   }
 
   void check_file(CheckedFile& file, int worker, const std::function<void(int64_t)>& on_bytes) {
@@ -112,7 +120,8 @@ class StepVerifier {
     const auto bytes = opened.ok() ? opened->size() : Result<int64_t>(opened.status());
     if (!bytes.ok()) return find(name, bytes.status().message());
     if (*bytes != file.entry->bytes)
-      return find(name, fmt::format("has {} bytes, expected {}", *bytes, file.entry->bytes), "", std::min(*bytes, file.entry->bytes), std::max(*bytes, file.entry->bytes));
+      return find(name, fmt::format("has {} bytes, expected {}", *bytes, file.entry->bytes), "",
+                  std::min(*bytes, file.entry->bytes), std::max(*bytes, file.entry->bytes));
     file.usable = true;
     if (!file.chunks.empty()) check_header(file, *opened);
     check_bytes(file, *opened, worker, on_bytes);
@@ -123,13 +132,16 @@ class StepVerifier {
     const auto header = read_safetensors_header(opened);
     if (!header.ok()) return find(file.entry->name, header.status().message(), "", 0, file.chunks.front().chunk->begin);
     if (header->tensors.size() != file.chunks.size())
-      return find(file.entry->name, fmt::format("the header has {} tensors, the manifest {}", header->tensors.size(), file.chunks.size()));
+      return find(file.entry->name, fmt::format("the header has {} tensors, the manifest {}", header->tensors.size(),
+                                                file.chunks.size()));
     for (size_t i = 0; i < file.chunks.size(); ++i) {  // both are in the order of their bytes
       const ManifestTensor& tensor = manifest_.tensors[file.chunks[i].tensor];
       const ManifestChunk& chunk = *file.chunks[i].chunk;
       const SafeTensor& stored = header->tensors[i];
-      if (stored.name != chunk_key(tensor.name, chunk.box) || stored.begin != chunk.begin || stored.end != chunk.end || stored.dtype != tensor.dtype || stored.shape != chunk.box.extent)
-        find(file.entry->name, "the header does not describe this chunk as the manifest does", tensor.name, chunk.begin, chunk.end);
+      if (stored.name != chunk_key(tensor.name, chunk.box) || stored.begin != chunk.begin || stored.end != chunk.end ||
+          stored.dtype != tensor.dtype || stored.shape != chunk.box.extent)
+        find(file.entry->name, "the header does not describe this chunk as the manifest does", tensor.name, chunk.begin,
+             chunk.end);
     }
   }
 
@@ -141,7 +153,8 @@ class StepVerifier {
       for (int64_t at = begin; at < end; at += kPieceBytes) {
         if (cancel_signal() != 0) return false;
         piece.resize(static_cast<size_t>(std::min(kPieceBytes, end - at)));
-        if (Status status = opened.read_at(at, piece); !status.ok()) return find(file.entry->name, status.message(), "", at, at + static_cast<int64_t>(piece.size())), false;
+        if (Status status = opened.read_at(at, piece); !status.ok())
+          return find(file.entry->name, status.message(), "", at, at + static_cast<int64_t>(piece.size())), false;
         whole_file.update(piece);
         use(at - begin);
         done_ += static_cast<int64_t>(piece.size());
@@ -169,7 +182,10 @@ class StepVerifier {
       sums_[t].add(sum);
     }
     if (whole_file.digest() != file.entry->hash && file.bad.empty())
-      find(file.entry->name, file.chunks.empty() ? "its bytes changed: the hash does not match" : "its header changed: the hash does not match", "", 0, data_begin);
+      find(file.entry->name,
+           file.chunks.empty() ? "its bytes changed: the hash does not match"
+                               : "its header changed: the hash does not match",
+           "", 0, data_begin);
     const std::lock_guard guard(mutex_);
     report_.bytes += file.entry->bytes;
   }
@@ -202,7 +218,8 @@ class StepVerifier {
 
 }  // namespace
 
-Result<VerifyReport> verify(const std::string& path, Pool& pool, const std::function<void(int64_t, int64_t)>& progress) {
+Result<VerifyReport> verify(const std::string& path, Pool& pool,
+                            const std::function<void(int64_t, int64_t)>& progress) {
   VerifyReport report;
   std::vector<std::pair<Dir, std::string>> folders;  // and what stands before their files' names
   {
@@ -218,8 +235,10 @@ Result<VerifyReport> verify(const std::string& path, Pool& pool, const std::func
     for (const StepDir& step : steps) {
       auto dir = Dir::open(step.path);
       report.steps.push_back(step.path);
-      if (dir.ok()) folders.emplace_back(dir.take(), step_name(step.step) + "/");
-      else report.findings.push_back({step_name(step.step), "", 0, 0, dir.status().message()});
+      if (dir.ok())
+        folders.emplace_back(dir.take(), step_name(step.step) + "/");
+      else
+        report.findings.push_back({step_name(step.step), "", 0, 0, dir.status().message()});
     }
   }
   std::vector<std::unique_ptr<StepVerifier>> verifiers;

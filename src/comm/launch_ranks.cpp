@@ -39,6 +39,7 @@ std::vector<std::string> environment(const RunOptions& options, const std::strin
 [[noreturn]] void become_rank(bool lead, int memory_fd, int null_fd, pid_t parent, const sigset_t& mask, char** argv,
                               char** env) {
   setpgid(0, 0);
+  signal(SIGTTOU, SIG_IGN);  // in the background of its terminal, and still the one that writes to it (stty tostop)
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(exit_code(Code::peer));  // it died before the line above
   if (!lead || isatty(STDIN_FILENO)) dup2(null_fd, STDIN_FILENO);

@@ -118,7 +118,15 @@ class Reader {
 void read_rope(Reader& reader, RopeConfig* rope) {
   rope->theta = reader.number("rope_theta", 10000.0);
   const Json* scaling = reader.find("rope_scaling");
-  if (const Json* parameters = reader.find("rope_parameters")) scaling = parameters;
+  const Json* theta = reader.find("rope_theta");
+  if (const Json* parameters = reader.find("rope_parameters")) {
+    if (scaling && scaling->dump() != parameters->dump())
+      return reader.fail("rope_scaling", *scaling, "the same as in rope_parameters, or none");
+    const Json* inner = parameters->find("rope_theta");
+    if (theta && inner && theta->as_double() != inner->as_double())
+      return reader.fail("rope_theta", *theta, "the same as in rope_parameters, or none");
+    scaling = parameters;
+  }
   if (!scaling) return;
   if (!scaling->is_object()) return reader.fail("rope_scaling", *scaling, "an object");
   std::string type = "default";

@@ -34,6 +34,7 @@ class Run {
     LLMOPS_TRY(set_up());
     LLMOPS_TRY(resume_or_init());
     if (root()) LLMOPS_TRY(observer_.on_plan(plan_));
+    summary_.started = true;
     const double start_s = monotonic_s();
     Status status = plan_.finished ? save_untrained() : loop();
     if (status.ok() || status.code() == Code::interrupted) {
@@ -101,8 +102,10 @@ class Run {
     const Json* train = checkpoint.meta().find("train");
     if (!train) return invalid_error(fmt::format("{}: its manifest has no training state", o_.resume_from));
     if (!(checkpoint.config() == o_.model))
-      return usage_error(fmt::format(
-          "{}: was saved by another model; give the model options of that run, or another --out", o_.resume_from));
+      return usage_error(
+          fmt::format("{}: was saved by another model or vocabulary; give the --model and --tokenizer of "
+                      "that run, or another --out",
+                      o_.resume_from));
     struct Same {
       const char* key;
       Json now;
@@ -114,7 +117,18 @@ class Run {
         return usage_error(fmt::format("{}: {} was {}, is now {}; a resumed run keeps it", o_.resume_from, same.key,
                                        was ? escape_control(was->dump()) : "not saved", same.now.dump()));
     }
+    if (root()) note_changes(*train);
     return {};
+  }
+
+  // What may change on resume, but not without a word: the run then no longer has the bits of an undisturbed one.
+  void note_changes(const Json& was) const {
+    const Json now = *meta().find("train");
+    for (const char* key : {"dtype", "shards", "lr_schedule"}) {
+      const Json *before = was.find(key), *after = now.find(key);
+      if (before && before->dump() != after->dump())
+        warn(fmt::format("train: {} was {}, is now {}", key, escape_control(before->dump()), after->dump()));
+    }
   }
 
   Status open_logs() {

@@ -63,6 +63,7 @@ struct TrainPlan {
 };
 
 struct TrainSummary {
+  bool started = false;                 // set-up worked: the rest says something
   int64_t steps = 0, tokens = 0;  // done by this process
   double wall_s = 0, step_ms_median = 0, step_ms_p95 = 0;
   double final_loss = 0;
