@@ -22,11 +22,16 @@ MatmulBlocks matmul_blocks(const MatmulShape& s) {
   b.chains = std::max<int64_t>(1, ceil_div(s.steps, s.chain_steps));
   const int64_t steps = std::min(s.steps, s.chain_steps);
   const int64_t panel_bytes = round_up(s.n, kLanes) * s.steps * 4;
-  // Packed tiles of a should serve many columns: then tasks are one block high and wide. Else tasks are narrow and high: they
-  // keep their panels of b (128 KiB) in L2 and stream rows of a. A task that packs its own panels is high in any case.
+  // Packed tiles of a should serve many columns: then tasks are one block high and wide. Else tasks are narrow and
+  // high: they keep their panels of b (128 KiB) in L2 and stream rows of a. A task that packs its own panels is always
+  // high. Both are cut further until a few threads can share the work and finish together.
   const bool wide = s.a_trans && (s.b_ready || panel_bytes <= kSharedBytesMax);
   b.m_task = round_up(std::min(s.m, wide ? kBlockRows : kTaskRows), s.tile_rows);
   b.n_task = round_up(std::min<int64_t>(s.n, wide ? 768 : 64), s.tile_cols);
+  const auto tasks = [&] { return ceil_div(s.m, b.m_task) * ceil_div(s.n, b.n_task); };
+  const int64_t tasks_min = wide ? 6 : 12;
+  while (tasks() < tasks_min && b.m_task > 24) b.m_task = round_up(b.m_task / 2, s.tile_rows);
+  while (tasks() < tasks_min && b.n_task > 64) b.n_task = round_up(b.n_task / 2, s.tile_cols);
   b.m_block = std::min(b.m_task, round_up(kBlockRows, s.tile_rows));
   b.m_tasks = ceil_div(s.m, b.m_task);
   b.n_tasks = ceil_div(s.n, b.n_task);

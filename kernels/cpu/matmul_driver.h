@@ -14,15 +14,17 @@ Kernel row_kernel(int rows, std::integer_sequence<int, kRow...>) {
 template <class Product>
 Kernel kernel_for(bool tiles, int rows, int panels) {
   constexpr auto kRows = std::make_integer_sequence<int, kTileRows>();
+  constexpr int kTiles = kTileRows;  // the step of a in packed tiles
+  if (panels > kTilePanels)
+    return tiles ? run_tile<Product, 1, kFlatPanels, kTiles> : run_tile<Product, 1, kFlatPanels, 1>;
   if (!tiles) return panels == 1 ? row_kernel<Product, 1>(rows, kRows) : row_kernel<Product, kTilePanels>(rows, kRows);
-  return panels == 1 ? run_tile<Product, kTileRows, 1, kTileRows> : run_tile<Product, kTileRows, kTilePanels, kTileRows>;
+  return panels == 1 ? run_tile<Product, kTileRows, 1, kTiles> : run_tile<Product, kTileRows, kTilePanels, kTiles>;
 }
 
 // What a task needs to know.
 template <class Kind>
 struct Matmul {
   using In = typename Kind::In;
-  static constexpr int64_t kChainSteps = kChain / Kind::kPerStep;
 
   const MatmulArgs& args;
   int64_t k;
@@ -32,8 +34,13 @@ struct Matmul {
   bool bare;
   Finish finish;
 
+  // Panels of the columns from n0 on (a multiple of 16) in a chain that begins at k0 and has `steps`, within all of b.
+  int64_t panel_at(int64_t k0, int64_t steps, int64_t n0) const {
+    return k0 / Kind::kPerStep * round_up(blocks.n, kLanes) + n0 * steps;
+  }
   void task(int64_t index, int worker) const;
-  void rows_block(Tile& tile, int64_t k0, int64_t kc, int64_t m0, int64_t rows, int64_t n0, int64_t columns, float* packed) const;
+  void rows_block(Tile& tile, int64_t k0, int64_t kc, int64_t m0, int64_t rows, int64_t n0, int64_t columns,
+                  float* packed) const;
   void pack_b(int64_t k0, int64_t kc, int64_t n0, int64_t columns, int64_t panel_elems, float* out) const;
   void pack_all(Pool& pool, float* out) const;
 };
@@ -49,7 +56,8 @@ void Matmul<Kind>::pack_b(int64_t k0, int64_t kc, int64_t n0, int64_t columns, i
       const int part = static_cast<int>(std::min<int64_t>(kLanes, columns - n));
       Kind::b_rows(at<const In>(b, n0 + n, k0), b.stride[0], part, kc, out);
     } else if constexpr (!Kind::kReadsPanels) {
-      Kind::widen_panel(static_cast<const float*>(b.data) + (n0 + n) * ceil_div(k, 2) + k0 / 2 * kLanes, kc, out);
+      const int64_t pairs = k0 / 2 * round_up(blocks.n, kLanes) + (n0 + n) * ceil_div(kc, 2);
+      Kind::widen_panel(static_cast<const float*>(b.data) + pairs, kc, out);
     }
   }
 }
@@ -58,12 +66,13 @@ void Matmul<Kind>::pack_b(int64_t k0, int64_t kc, int64_t n0, int64_t columns, i
 template <class Kind>
 void Matmul<Kind>::pack_all(Pool& pool, float* out) const {
   constexpr int64_t kColumns = 4 * kLanes;
-  const int64_t n = blocks.n, steps = blocks.steps;
+  const int64_t n = blocks.n;
   pool.parallel_for(ceil_div(n, kColumns), [&](int64_t group, int) {
     const int64_t n0 = group * kColumns;
-    for (int64_t k0 = 0; k0 < k; k0 += kChain)
-      pack_b(k0, std::min(kChain, k - k0), n0, std::min(kColumns, n - n0), steps * kLanes,
-             out + n0 * steps + k0 / Kind::kPerStep * kLanes);
+    for (int64_t k0 = 0; k0 < k; k0 += kChain) {
+      const int64_t kc = std::min(kChain, k - k0), steps = ceil_div(kc, Kind::kPerStep);
+      pack_b(k0, kc, n0, std::min(kColumns, n - n0), steps * kLanes, out + panel_at(k0, steps, n0));
+    }
   });
 }
 
@@ -84,10 +93,11 @@ void Matmul<Kind>::rows_block(Tile& tile, int64_t k0, int64_t kc, int64_t m0, in
   }
   const int64_t a_tile = args.a_trans ? tile_elems(tile.k) : kTileRows * tile.a_row;
   const float* const b = tile.b;
-  for (int64_t n = 0; n < columns; n += kTileCols) {
+  for (int64_t n = 0; n < columns; n += tile.cols) {
     tile.b = b + n / kLanes * tile.b_panel;
     tile.n = n0 + n;
-    tile.cols = static_cast<int>(std::min<int64_t>(kTileCols, columns - n));
+    const bool flat = rows == 1 && columns - n >= kFlatCols;
+    tile.cols = flat ? kFlatCols : static_cast<int>(std::min<int64_t>(kTileCols, columns - n));
     for (int64_t m = 0; m < rows; m += kTileRows) {
       tile.a = a + m / kTileRows * a_tile;
       tile.m = m0 + m;
@@ -117,11 +127,10 @@ void Matmul<Kind>::task(int64_t index, int worker) const {
     tile.first = chain == 0;
     tile.last = chain + 1 == blocks.chains;
     tile.partial = partial;
+    tile.b_panel = tile.k * kLanes;
     if (panels != nullptr) {
-      tile.b_panel = blocks.steps * kLanes;
-      tile.b = panels + n0 * blocks.steps + chain * kChainSteps * kLanes;
+      tile.b = panels + panel_at(k0, tile.k, n0);
     } else {
-      tile.b_panel = tile.k * kLanes;
       tile.b = packed_b;
       pack_b(k0, kc, n0, columns, tile.b_panel, packed_b);
     }
@@ -136,10 +145,15 @@ Status run_matmul(Stream& stream, const MatmulArgs& args) {
   if (args.out.elems() == 0) return {};
   const int64_t k = args.a.dim[args.a_trans ? 0 : 1];
   const bool ready = args.b.pack == Pack::panels && Kind::kReadsPanels;
-  const MatmulBlocks blocks = matmul_blocks({.m = args.out.dim[0], .n = args.out.dim[1], .steps = ceil_div(k, Kind::kPerStep),
-                                             .chain_steps = kChain / Kind::kPerStep, .tile_rows = kTileRows,
-                                             .tile_cols = kTileCols, .copies_rows = Kind::kCopiesRows && !args.a_trans,
-                                             .a_trans = args.a_trans, .b_ready = ready});
+  const MatmulBlocks blocks = matmul_blocks({.m = args.out.dim[0],
+                                             .n = args.out.dim[1],
+                                             .steps = ceil_div(k, Kind::kPerStep),
+                                             .chain_steps = kChain / Kind::kPerStep,
+                                             .tile_rows = kTileRows,
+                                             .tile_cols = kTileCols,
+                                             .copies_rows = Kind::kCopiesRows && !args.a_trans,
+                                             .a_trans = args.a_trans,
+                                             .b_ready = ready});
   Pool& pool = stream.device().pool();
   LLMOPS_ASSIGN(void* memory, stream.workspace(blocks.shared_bytes + pool.threads() * blocks.worker_bytes));
   const bool bare = args.out.dtype == DType::f32 && !args.bias.present() && !args.residual.present() &&

@@ -1,22 +1,23 @@
 // The register tile of the matmul and its epilogue. Comes after vec.h, gelu.h and lanes.h.
 //
-// A tile is kTileRows x (kTilePanels * 16) sums held in registers. Its operands come k step by k step: 16 values of b per
-// panel (always packed: panel[k][16]) and one value of a per row, broadcast. A sum is one ascending chain of fma, so it does
-// not matter which tile, row or lane computes it. With BF16 dot products a step is a pair of k, in the 32 bits of a float.
+// A tile is kTileRows x (kTilePanels * 16) sums held in registers. Its operands come k step by k step: 16 values of b
+// per panel (always packed: panel[k][16]) and one value of a per row, broadcast. A sum is one ascending chain of fma,
+// so it does not matter which tile, row or lane computes it. With BF16 dot products a step is a pair of k, in the 32
+// bits of a float.
 #pragma once
 
 #include "kernels/ops.h"
 
 namespace llmops::LLMOPS_ISA {
 
-// 12 accumulators of 8 lanes and 3 operands fill AVX2's 16 registers; 24 of 16 lanes leave AVX-512 eight for operands. The
-// baseline emulates fma by a call per lane: larger tiles and unrolled loops would only cost compile time.
+// 12 accumulators of 8 lanes and 3 operands fill AVX2's 16 registers; 24 of 16 lanes leave AVX-512 eight for operands.
+// The baseline emulates fma by a call per lane: larger tiles and unrolled loops would only cost compile time.
 #if LLMOPS_ISA_LEVEL == 3 || defined(LLMOPS_MATMUL_WIDE)  // the latter: a test of the wide tile on any CPU
 constexpr int kTileRows = 12, kTilePanels = 2;
 #elif LLMOPS_ISA_LEVEL == 2
 constexpr int kTileRows = 6, kTilePanels = 1;
 #else
-constexpr int kTileRows = 2, kTilePanels = 1;
+constexpr int kTileRows = 4, kTilePanels = 1;
 #endif
 #if LLMOPS_ISA_LEVEL == 1
 #define LLMOPS_UNROLL(n)
@@ -25,6 +26,9 @@ constexpr int kTileRows = 2, kTilePanels = 1;
 #define LLMOPS_UNROLL(n) LLMOPS_UNROLL_(GCC unroll n)
 #endif
 constexpr int kTileCols = kTilePanels * kLanes;
+// A single row (decoding) has too few sums in a tile to hide the latency of fma; it takes four panels at a time.
+constexpr int kFlatPanels = 4, kFlatCols = kFlatPanels * kLanes;
+static_assert(kFlatCols <= kTileRows * kTileCols && kFlatPanels > kTilePanels);
 constexpr int64_t kChain = 512;  // k of one chain (kernels/ops.h)
 
 // Writes rows x cols finished sums (row stride kTileCols) to out at (m, n), through the epilogue.
@@ -58,6 +62,22 @@ __attribute__((noinline)) inline void times_activation_grad(Activation act, F32x
   x = x * (act == Activation::gelu_erf ? gelu_erf_grad(u) : gelu_tanh_grad(u));
 }
 
+// vmaskmovps to memory is microcoded on AMD; the few lanes at the end of a row go one by one.
+LLMOPS_INLINE void store_tail(float* p, F32x16 x, int n) {
+  float lane[kLanes];
+  store(lane, x);
+  for (int i = 0; i < n; ++i) p[i] = lane[i];
+}
+LLMOPS_INLINE void store_tail(bf16* p, F32x16 x, int n) { store_n(p, x, n); }
+template <class T>
+LLMOPS_INLINE void store_lanes(T* p, F32x16 x, int n) {
+  if (n == kLanes) {
+    store(p, x);
+  } else {
+    store_tail(p, x, n);
+  }
+}
+
 template <class T, class Out>
 void finish_tile(const MatmulArgs& args, const float* sums, int64_t m, int64_t n, int rows, int cols) {
   for (int i = 0; i < rows; ++i, ++m, sums += kTileCols) {
@@ -68,13 +88,13 @@ void finish_tile(const MatmulArgs& args, const float* sums, int64_t m, int64_t n
       if (args.act_backward.present()) {
         times_activation_grad(args.act, load_part(at<const T>(args.act_backward, m, n + j), part), x);
       } else if (args.act != Activation::none) {
-        if (args.aux.present()) store_part(at<T>(args.aux, m, n + j), x, part);
+        if (args.aux.present()) store_lanes(at<T>(args.aux, m, n + j), x, part);
         activate(args.act, x);
       }
       if (args.residual.present()) x = x + load_part(at<const T>(args.residual, m, n + j), part);
       Out* out = at<Out>(args.out, m, n + j);
       if (args.accumulate) x = load_part(out, part) + x;
-      store_part(out, x, part);
+      store_lanes(out, x, part);
     }
   }
 }
@@ -90,7 +110,7 @@ __attribute__((noinline)) void run_tile(const Tile& t) {
   F32x16 sum[kRows][kPanels];
 LLMOPS_UNROLL(16)
   for (int i = 0; i < kRows; ++i)
-LLMOPS_UNROLL(2)
+LLMOPS_UNROLL(4)
     for (int p = 0; p < kPanels; ++p) sum[i][p] = zero();
   if (t.last && t.bare) {
     const float* out = at<const float>(t.args->out, t.m, t.n);
@@ -102,22 +122,23 @@ LLMOPS_UNROLL(2)
 LLMOPS_UNROLL(4)
   for (int64_t k = t.k; k > 0; --k, a += kStepA, b += kLanes) {
     F32x16 right[kPanels];
-LLMOPS_UNROLL(2)
+LLMOPS_UNROLL(4)
     for (int p = 0; p < kPanels; ++p) right[p] = load(b + p * b_panel);
 LLMOPS_UNROLL(16)
     for (int i = 0; i < kRows; ++i) {
       const F32x16 left = set1(a[i * a_row]);
-LLMOPS_UNROLL(2)
+LLMOPS_UNROLL(4)
       for (int p = 0; p < kPanels; ++p) sum[i][p] = Product::add(left, right[p], sum[i][p]);
     }
   }
   const auto each = [&](auto body) LLMOPS_BODY {
 LLMOPS_UNROLL(16)
     for (int i = 0; i < kRows; ++i)
-LLMOPS_UNROLL(2)
+LLMOPS_UNROLL(4)
       for (int p = 0; p < kPanels; ++p) body(i, p, sum[i][p]);
   };
-  if (!t.first) each([&](int i, int p, F32x16& x) LLMOPS_BODY { x = load(t.partial + i * kTileCols + p * kLanes) + x; });
+  if (!t.first)
+    each([&](int i, int p, F32x16& x) LLMOPS_BODY { x = load(t.partial + i * kTileCols + p * kLanes) + x; });
   if (t.last && t.bare && t.rows == kRows && t.cols == kPanels * kLanes) {
     float* out = at<float>(t.args->out, t.m, t.n);
     const int64_t stride = t.args->out.stride[0];

@@ -1,8 +1,9 @@
 // Bringing the operands of a matmul into the order in which the register tile reads them. Comes after matmul_kernel.h.
 //
-// b becomes panels of 16 columns, panel[step][16], zero beyond n. A step is one k in f32, or a pair of bf16 in the 32 bits of
-// a float (even k low, a last odd k paired with zero): what the dot products read and what matmul_pack() writes for bf16.
-// a is read row by row where it lies, if it is f32; else its rows are copied; stored [k,m] it becomes tiles[step][kTileRows].
+// b becomes panels of 16 columns, panel[step][16], zero beyond n; all panels of one chain, then those of the next. A
+// step is one k in f32, or a pair of bf16 in the 32 bits of a float (even k low, a last odd k paired with zero): what
+// the dot products read and what matmul_pack() writes for bf16. a is read row by row where it lies, if it is f32; else
+// its rows are copied; stored [k,m] it becomes tiles[step][kTileRows].
 #pragma once
 
 namespace llmops::LLMOPS_ISA {
@@ -36,12 +37,18 @@ LLMOPS_INLINE void transpose8(const T* const* rows, int64_t k, float* out) {
 }
 #endif
 
-// panel[step][16] = rows[column][step].
+// panel[step][16] = rows[column][step]. 16 streams are more than the hardware prefetches: it is done here, kAhead steps
+// ahead, and at the end of the rows for the next 16, which lie `next` elements on.
 template <class T>
-void transpose_rows(const T* const* rows, int64_t steps, float* panel) {
+void transpose_rows(const T* const* rows, int64_t steps, [[maybe_unused]] int64_t next, float* panel) {
   int64_t done = 0;
 #if LLMOPS_ISA_LEVEL >= 2
+  constexpr int64_t kAhead = 64;
   for (; done + 8 <= steps; done += 8) {
+    if (done % 16 == 0) {
+      const int64_t ahead = done + kAhead < steps ? done + kAhead : done + kAhead - steps + next;
+      for (int i = 0; i < kLanes; ++i) __builtin_prefetch(rows[i] + ahead);
+    }
     transpose8(rows, done, panel + done * kLanes);
     transpose8(rows + 8, done, panel + done * kLanes + 8);
   }
@@ -54,7 +61,8 @@ void transpose_rows(const T* const* rows, int64_t steps, float* panel) {
     }
 }
 
-// Floats from one packed tile of a to the next. Not a multiple of 4 KiB: the writes of a_tiles would meet in one cache set.
+// Floats from one packed tile of a to the next. Not a multiple of 4 KiB, or the writes of a_tiles meet in one cache
+// set.
 constexpr int64_t tile_elems(int64_t steps) { return steps * kTileRows + kLanes; }
 
 // The operands as f32, one k a step. Every function packs one chain: k <= kChain. Strides are in elements.
@@ -68,13 +76,14 @@ struct Single {
     static constexpr T kZeros[kChain] = {};
     const T* rows[kLanes];
     for (int i = 0; i < kLanes; ++i) rows[i] = i < columns ? b + i * stride : kZeros;
-    transpose_rows(rows, k, panel);
+    transpose_rows(rows, k, kLanes * stride, panel);
   }
   // Panels, panel_elems apart, from the columns of b[k,n]: row by row, since its rows may lie pages apart.
   static void b_columns(const T* b, int64_t stride, int64_t columns, int64_t k, int64_t panel_elems, float* panels) {
     for (; k > 0; --k, b += stride, panels += kLanes) {
       float* to = panels;
       for_lanes(columns, [&](int64_t j, int n) LLMOPS_BODY {
+        __builtin_prefetch(b + 8 * stride + j);
         store(to, load_part(b + j, n));
         to += panel_elems;
       });
@@ -85,6 +94,7 @@ struct Single {
     const int64_t whole = count / kTileRows * kTileRows, apart = tile_elems(k);
     for (int64_t i = 0; i < k; ++i, a += stride, tiles += kTileRows) {
       float* to = tiles;
+      for (int64_t m = 0; m < count; m += kLanes) __builtin_prefetch(a + 8 * stride + m);
       for (int64_t m = 0; m < whole; m += kTileRows, to += apart) copy_step(a + m, to);
       if (whole == count) continue;
       for (int r = 0; r < kTileRows; ++r) to[r] = whole + r < count ? to_f32(a[whole + r]) : 0.0f;
@@ -103,13 +113,15 @@ struct Pairs {
   using In = bf16;
   static constexpr int kPerStep = 2;
 
-  static float pair(bf16 even, bf16 odd) { return std::bit_cast<float>(uint32_t{even.bits} | uint32_t{odd.bits} << 16); }
+  static float pair(bf16 even, bf16 odd) {
+    return std::bit_cast<float>(uint32_t{even.bits} | uint32_t{odd.bits} << 16);
+  }
 
   static void b_rows(const bf16* b, int64_t stride, int columns, int64_t k, float* panel) {
     static constexpr bf16 kZeros[kChain] = {};
     const float* rows[kLanes];
     for (int i = 0; i < kLanes; ++i) rows[i] = reinterpret_cast<const float*>(i < columns ? b + i * stride : kZeros);
-    transpose_rows(rows, k / 2, panel);
+    transpose_rows(rows, k / 2, kLanes * stride / 2, panel);
     if (k % 2 == 0) return;
     for (int i = 0; i < kLanes; ++i)
       panel[k / 2 * kLanes + i] = i < columns ? pair(b[i * stride + k - 1], bf16{0}) : 0.0f;

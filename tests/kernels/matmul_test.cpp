@@ -1,5 +1,5 @@
-// The matmul. Its definition (kernels/ops.h) is written out here with std::fma, and every device must give those bits for
-// every form, size and thread count; epilogues are compared with the reference within bounds derived below.
+// The matmul. Its definition (kernels/ops.h) is written out here with std::fma, and every device must give those bits
+// for every form, size and thread count; epilogues are compared with the reference within bounds derived below.
 #include "support/kernel_case.h"
 
 namespace llmops::test {
@@ -8,10 +8,12 @@ namespace {
 struct Shape {
   int64_t m, n, k;
 };
-// Around the register tile, the 16 lanes, the chain of 512 and none of them; 700 x 70 makes several tasks in both directions.
-constexpr Shape kShapes[] = {{0, 5, 3},    {5, 0, 3},    {3, 4, 0},   {1, 1, 1},    {1, 17, 5},    {2, 8, 7},    {6, 16, 64},
-                             {12, 32, 16}, {7, 16, 511}, {6, 33, 512}, {13, 31, 513}, {5, 70, 1025}, {29, 97, 37}, {50, 3, 131},
-                             {53, 65, 41}, {700, 70, 19}, {3, 800, 33}};
+// Around the register tile, the 16 lanes, the chain of 512 and none of them; one row takes four panels at a time; 700 x
+// 70 makes several tasks in both directions.
+constexpr Shape kShapes[] = {{0, 5, 3},    {5, 0, 3},     {3, 4, 0},     {1, 1, 1},    {1, 17, 5},   {1, 150, 700},
+                             {2, 8, 7},    {6, 16, 64},   {12, 32, 16},  {7, 16, 511}, {6, 33, 512}, {13, 31, 513},
+                             {13, 64, 40}, {5, 70, 1025}, {29, 97, 37},  {50, 3, 131}, {53, 65, 41}, {700, 70, 19},
+                             {3, 800, 33}};
 
 struct Form {
   DType dtype = DType::f32;
@@ -36,8 +38,9 @@ struct Case {
     args.b_trans = f.b_trans;
     args.accumulate = f.accumulate;
   }
-  double left(int64_t m, int64_t k) const { return a.at(args.a_trans ? k * a.view().dim[1] + m : m * a.view().dim[1] + k); }
-  double right(int64_t k, int64_t n) const { return b.at(args.b_trans ? n * b.view().dim[1] + k : k * b.view().dim[1] + n); }
+  double left(int64_t m, int64_t k) const { return args.a_trans ? element(a, k, m) : element(a, m, k); }
+  double right(int64_t k, int64_t n) const { return args.b_trans ? element(b, n, k) : element(b, k, n); }
+  static double element(const GuardedTensor& x, int64_t i, int64_t j) { return x.at(i * x.view().dim[1] + j); }
 
   GuardedTensor a, b, out;
   MatmulArgs args = {};
@@ -59,8 +62,9 @@ void define(const Shape& s, Case& c) {
     }
 }
 
-// Rounding errors of k products and sums: at most k units of sum |a b|, for any order (Higham, Accuracy and Stability, 3.1);
-// one more unit each for bias, residual and accumulate; two results that round apart to bf16 differ by 2^-7 of their size.
+// Rounding errors of k products and sums: at most k units of sum |a b|, for any order (Higham, Accuracy and Stability,
+// 3.1); one more unit each for bias, residual and accumulate; two results that round apart to bf16 differ by 2^-7 of
+// their size.
 Bound bound_of(const Shape& s, const Case& c, DType out) {
   double most = 0;
   for (int64_t m = 0; m < s.m; ++m)
@@ -70,7 +74,8 @@ Bound bound_of(const Shape& s, const Case& c, DType out) {
       most = std::max(most, sum);
     }
   // GELU and its slope pass an error on with a factor of at most 1.13 and add 1e-6 of their own.
-  return {1.2 * static_cast<double>(s.k + 3) * 0x1p-24 * (most + 3) + 1e-6 * (most + 1), out == DType::bf16 ? 0x1p-7 : 0};
+  const double roundings = static_cast<double>(s.k + 3) * 0x1p-24;
+  return {1.2 * roundings * (most + 3) + 1e-6 * (most + 1), out == DType::bf16 ? 0x1p-7 : 0};
 }
 
 // VDPBF16PS sums pairs: bf16 on such a CPU follows the definition only within the bound.
@@ -175,7 +180,8 @@ TEST_CASE("matmul: the fused gradient of the activation, and accumulation, again
           Case sum(s, {.dtype = dtype, .a_trans = act == Activation::gelu_erf, .accumulate = true}, out_dtype);
           const GuardedTensor bias = random_tensor(dtype, {s.n}, 4);
           sum.args.bias = bias;
-          CHECK(against_reference(matmul, sum.args, {{&sum.out, bound_of(s, sum, out_dtype)}}, dtype == DType::f32) == "");
+          const Bound bound = bound_of(s, sum, out_dtype);
+          CHECK(against_reference(matmul, sum.args, {{&sum.out, bound}}, dtype == DType::f32) == "");
         }
       }
 }

@@ -1,5 +1,6 @@
-// What only newer CPUs run, on any CPU with AVX2: the tile of AVX-512 (12 rows, two panels), and the matmul of bf16 pairs with a
-// software model in place of VDPBF16PS. The code under test is compiled here for AVX2, in a namespace of its own.
+// What only newer CPUs run, on any CPU with AVX2: the tile of AVX-512 (12 rows, two panels), and the matmul of bf16
+// pairs with a software model in place of VDPBF16PS. The code under test is compiled here for AVX2, in a namespace of
+// its own.
 #include "support/kernel_case.h"
 
 #define LLMOPS_ISA matmul_wide
@@ -56,7 +57,8 @@ GuardedTensor matrix(DType dtype, int64_t rows, int64_t columns, bool transposed
 }
 
 // Chains of 256 pairs; a last single k is paired with zero.
-float defined_dots(const GuardedTensor& a, const GuardedTensor& b, const MatmulArgs& args, int64_t m, int64_t n, int64_t k_end) {
+float defined_dots(const GuardedTensor& a, const GuardedTensor& b, const MatmulArgs& args, int64_t m, int64_t n,
+                   int64_t k_end) {
   const int64_t rows = args.out.dim[0], columns = args.out.dim[1];
   const auto product = [&](int64_t k, float sum) {
     if (k >= k_end) return sum;
@@ -116,8 +118,9 @@ TEST_CASE("matmul: the tile of AVX-512 and the dot products of bf16 pairs, model
   for (int threads : {1, 3}) {
     const auto device = open_device({.threads = threads});
     for (const Shape& s : kShapes)
-      for (int form = 0; form < 16; ++form)
-        check_form(*device, form / 8 ? DType::bf16 : DType::f32, s, form % 2 == 1, form / 2 % 2 == 1, form / 4 % 2 == 1);
+      for (DType dtype : {DType::f32, DType::bf16})
+        for (int form = 0; form < 8; ++form)
+          check_form(*device, dtype, s, form % 2 == 1, form / 2 % 2 == 1, form / 4 == 1);
   }
 }
 

@@ -1,5 +1,6 @@
-// Rates of the CPU matmul on the shapes of the models, beside OpenBLAS and oneDNN when they are installed. A benchmark, not
-// a test: each shape is first compared with a double loop, buffers rotate past the cache, and peers run alternately.
+// Rates of the CPU matmul on the shapes of the models, beside OpenBLAS and oneDNN when they are installed. A benchmark,
+// not a test: each shape is first compared with a double loop, buffers rotate past the cache, and peers run
+// alternately.
 //   perf_matmul [--threads N] [--seconds S per shape] [--only TEXT]
 #include <dlfcn.h>
 
@@ -13,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "base/rng.h"
 #include "kernels/ops.h"
 
 using namespace llmops;
@@ -58,9 +58,10 @@ double work_s(int threads) {
 }
 
 // dnnl_sgemm(row major; 'N' or 'T'); cblas_sgemm with 101 row major, 111 no transpose, 112 transpose.
-using DnnlSgemm = int (*)(char, char, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t, float,
-                          float*, int64_t);
-using CblasSgemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
+using DnnlSgemm = int (*)(char, char, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t,
+                          float, float*, int64_t);
+using CblasSgemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*,
+                            int);
 
 struct Peers {
   DnnlSgemm dnnl = nullptr;
@@ -81,7 +82,8 @@ Peers open_peers(int threads) {
   Peers peers;
   if (void* lib = open_first({"libdnnl.so.3", "libdnnl.so.2"}))
     peers.dnnl = reinterpret_cast<DnnlSgemm>(dlsym(lib, "dnnl_sgemm"));
-  if (void* lib = open_first({"libopenblas.so.0"})) peers.cblas = reinterpret_cast<CblasSgemm>(dlsym(lib, "cblas_sgemm"));
+  if (void* lib = open_first({"libopenblas.so.0"}))
+    peers.cblas = reinterpret_cast<CblasSgemm>(dlsym(lib, "cblas_sgemm"));
   return peers;
 }
 
@@ -121,84 +123,109 @@ bool verify(const Case& c, const float* a, const float* b, const float* out) {
 }
 
 // Rotating copies, so that weights and activations come from memory as they do within a step (up to 64 MiB of them).
-struct Data {
-  int64_t copies;
-  std::vector<Buffer> a, b, out, packed;
-};
+class Data {
+ public:
+  Data(Device& device, const Case& c) : device_(device), case_(c) {}
 
-bool run_case(Device& device, const Case& c, const Peers& peers, double seconds) {
-  const int64_t bytes = 4 * (c.m * c.k + c.k * c.n + c.m * c.n);
-  Data d;
-  d.copies = std::clamp<int64_t>((int64_t{64} << 20) / bytes, 1, 16);
-  for (int64_t i = 0; i < d.copies; ++i) {
-    for (auto [list, count] : {std::pair{&d.a, c.m * c.k}, {&d.b, c.k * c.n}, {&d.out, c.m * c.n}}) {
-      auto buffer = device.alloc(count * 4, Category::transient);
-      if (!buffer.ok()) return false;
-      list->push_back(buffer.take());
+  Status fill_all() {
+    const Case& c = case_;
+    const int64_t bytes = 4 * (c.m * c.k + c.k * c.n + c.m * c.n);
+    copies_ = std::clamp<int64_t>((int64_t{64} << 20) / bytes, 1, 16);
+    for (int64_t i = 0; i < copies_; ++i) {
+      LLMOPS_TRY(add(a_, c.m * c.k * 4));
+      LLMOPS_TRY(add(b_, c.k * c.n * 4));
+      LLMOPS_TRY(add(out_, c.m * c.n * 4));
+      fill(a(i), c.m * c.k, 1);
+      fill(b(i), c.k * c.n, 2);
+      if (!c.packed) continue;
+      LLMOPS_TRY(add(packed_, matmul_pack_bytes(DType::f32, c.k, c.n)));
+      LLMOPS_TRY(matmul_pack(device_.compute(), {plain(i).b.data, panels(i), c.b_trans}));
     }
-    fill(d.a.back().as<float>(), c.m * c.k, 1);
-    fill(d.b.back().as<float>(), c.k * c.n, 2);
-    if (!c.packed) continue;
-    auto buffer = device.alloc(matmul_pack_bytes(DType::f32, c.k, c.n), Category::transient);
-    if (!buffer.ok()) return false;
-    d.packed.push_back(buffer.take());
+    return device_.compute().sync();
   }
-  const auto args_of = [&](int64_t i) {
+
+  int64_t copies() const { return copies_; }
+  float* a(int64_t i) const { return a_[i].as<float>(); }
+  float* b(int64_t i) const { return b_[i].as<float>(); }
+  float* out(int64_t i) const { return out_[i].as<float>(); }
+
+  MatmulArgs args(int64_t i) const {
+    MatmulArgs args = plain(i);
+    if (case_.packed) args.b = {panels(i), Pack::panels};
+    return args;
+  }
+
+ private:
+  Status add(std::vector<Buffer>& list, int64_t bytes) {
+    LLMOPS_ASSIGN(Buffer buffer, device_.alloc(bytes, Category::transient));
+    list.push_back(std::move(buffer));
+    return {};
+  }
+  TensorView panels(int64_t i) const { return packed_[i].view(DType::u8, {packed_[i].bytes()}); }
+  MatmulArgs plain(int64_t i) const {
+    const Case& c = case_;
     MatmulArgs args = {};
-    args.a = c.a_trans ? d.a[i].view(DType::f32, {c.k, c.m}) : d.a[i].view(DType::f32, {c.m, c.k});
-    args.b.data = c.b_trans ? d.b[i].view(DType::f32, {c.n, c.k}) : d.b[i].view(DType::f32, {c.k, c.n});
-    args.out = d.out[i].view(DType::f32, {c.m, c.n});
+    args.a = c.a_trans ? a_[i].view(DType::f32, {c.k, c.m}) : a_[i].view(DType::f32, {c.m, c.k});
+    args.b.data = c.b_trans ? b_[i].view(DType::f32, {c.n, c.k}) : b_[i].view(DType::f32, {c.k, c.n});
+    args.out = out_[i].view(DType::f32, {c.m, c.n});
     args.a_trans = c.a_trans;
     args.b_trans = c.b_trans;
     args.accumulate = c.accumulate;
     return args;
-  };
+  }
+
+  Device& device_;
+  const Case& case_;
+  int64_t copies_ = 0;
+  std::vector<Buffer> a_, b_, out_, packed_;
+};
+
+// Ours first, then the peers that are there.
+std::vector<std::function<void(int64_t)>> runs_of(Device& device, const Case& c, const Data& d, const Peers& peers) {
   std::vector<std::function<void(int64_t)>> runs;
   runs.push_back([&](int64_t i) {
-    MatmulArgs args = args_of(i);
-    if (c.packed) {
-      args.b.data = d.packed[i].view(DType::u8, {d.packed[i].bytes()});
-      args.b.pack = Pack::panels;
-    }
-    if (Status s = matmul(device.compute(), args); !s.ok()) std::fprintf(stderr, "%s\n", s.message().c_str());
+    if (Status s = matmul(device.compute(), d.args(i)); !s.ok()) std::fprintf(stderr, "%s\n", s.message().c_str());
   });
+  const int64_t lda = c.a_trans ? c.m : c.k, ldb = c.b_trans ? c.k : c.n;
   if (peers.dnnl)
-    runs.push_back([&](int64_t i) {
-      peers.dnnl(c.a_trans ? 'T' : 'N', c.b_trans ? 'T' : 'N', c.m, c.n, c.k, 1, d.a[i].as<float>(), c.a_trans ? c.m : c.k,
-                 d.b[i].as<float>(), c.b_trans ? c.k : c.n, c.accumulate, d.out[i].as<float>(), c.n);
+    runs.push_back([&, lda, ldb](int64_t i) {
+      peers.dnnl(c.a_trans ? 'T' : 'N', c.b_trans ? 'T' : 'N', c.m, c.n, c.k, 1, d.a(i), lda, d.b(i), ldb, c.accumulate,
+                 d.out(i), c.n);
     });
   if (peers.cblas)
-    runs.push_back([&](int64_t i) {
-      peers.cblas(101, c.a_trans ? 112 : 111, c.b_trans ? 112 : 111, c.m, c.n, c.k, 1, d.a[i].as<float>(),
-                  c.a_trans ? c.m : c.k, d.b[i].as<float>(), c.b_trans ? c.k : c.n, c.accumulate, d.out[i].as<float>(), c.n);
+    runs.push_back([&, lda, ldb](int64_t i) {
+      peers.cblas(101, c.a_trans ? 112 : 111, c.b_trans ? 112 : 111, c.m, c.n, c.k, 1, d.a(i), lda, d.b(i), ldb,
+                  c.accumulate, d.out(i), c.n);
     });
+  return runs;
+}
 
-  for (int64_t i = 0; c.packed && i < d.copies; ++i) {
-    const MatmulPackArgs pack = {args_of(i).b.data, d.packed[i].view(DType::u8, {d.packed[i].bytes()}), c.b_trans};
-    if (!matmul_pack(device.compute(), pack).ok()) return false;
-  }
-  std::memset(d.out[0].data(), 0, d.out[0].bytes());
-  runs[0](0);
-  if (!device.compute().sync().ok() || !verify(c, d.a[0].as<float>(), d.b[0].as<float>(), d.out[0].as<float>())) return false;
+bool run_case(Device& device, const Case& c, const Peers& peers, double seconds) {
+  Data d(device, c);
+  if (Status s = d.fill_all(); !s.ok()) return std::fprintf(stderr, "%s\n", s.message().c_str()), false;
+  const auto runs = runs_of(device, c, d, peers);
+  runs[0](0);  // out is zero: with accumulate the result is the product, too
+  if (!device.compute().sync().ok() || !verify(c, d.a(0), d.b(0), d.out(0))) return false;
 
-  // Blocks of one library at a time (others' threads spin for a while after a call), alternating.
+  // Blocks of one library at a time (the threads of others spin for a while after a call), alternating.
   std::vector<Times> times(runs.size());
   const double end = now_s() + seconds;
+  const int threads = device.pool().threads();
   int64_t copy = 0;
   for (int round = 0; round < 2 || now_s() < end; ++round)
     for (size_t r = 0; r < runs.size(); ++r) {
       const double block_end = now_s() + seconds / 12;
-      for (int i = 0; i < 3 || now_s() < block_end; ++i, copy = (copy + 1) % d.copies) {
-        const double start = work_s(device.pool().threads());
+      for (int i = 0; i < 3 || now_s() < block_end; ++i, copy = (copy + 1) % d.copies()) {
+        const double start = work_s(threads);
         runs[r](copy);
-        if (i > 0) times[r].s.push_back(work_s(device.pool().threads()) - start);
+        if (i > 0) times[r].s.push_back(work_s(threads) - start);
       }
     }
   const double gflop = 2e-9 * static_cast<double>(c.m) * static_cast<double>(c.n) * static_cast<double>(c.k);
+  const double gbytes = 4e-9 * static_cast<double>(c.m * c.k + c.k * c.n + c.m * c.n);
   std::printf("%-17s %5ldx%5ldx%5ld %c%c", c.name, c.m, c.n, c.k, c.a_trans ? 'T' : 'N', c.b_trans ? 'T' : 'N');
   for (Times& t : times) std::printf("   %6.1f %6.1f", gflop / t.best(), gflop / t.median());
-  std::printf("   %5.1f GB/s", static_cast<double>(bytes) * 1e-9 / times[0].best());
-  std::printf("\n");
+  std::printf("   %5.1f GB/s\n", gbytes / times[0].best());
   std::fflush(stdout);
   return true;
 }
@@ -209,16 +236,23 @@ int main(int argc, char** argv) {
   int threads = 1;
   double seconds = 0.5;
   const char* only = "";
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (!std::strcmp(argv[i], "--threads")) threads = std::atoi(argv[i + 1]);
-    if (!std::strcmp(argv[i], "--seconds")) seconds = std::atof(argv[i + 1]);
-    if (!std::strcmp(argv[i], "--only")) only = argv[i + 1];
+  for (int i = 1; i < argc; i += 2) {
+    if (i + 1 < argc && !std::strcmp(argv[i], "--threads")) {
+      threads = std::atoi(argv[i + 1]);
+    } else if (i + 1 < argc && !std::strcmp(argv[i], "--seconds")) {
+      seconds = std::atof(argv[i + 1]);
+    } else if (i + 1 < argc && !std::strcmp(argv[i], "--only")) {
+      only = argv[i + 1];
+    } else {
+      return std::fprintf(stderr, "usage: perf_matmul [--threads N] [--seconds S] [--only PART_OF_NAME]\n"), 2;
+    }
   }
   const Peers peers = open_peers(threads);
   auto device = Device::open_cpu({.threads = threads});
   if (!device.ok()) return std::fprintf(stderr, "%s\n", device.status().message().c_str()), 4;
-  std::printf("%d threads, %s; GFLOP/s, best and median: llmops%s%s; bytes of a, b and out per best second of llmops\n", threads,
-              std::string(name_of((*device)->isa())).c_str(), peers.dnnl ? ", oneDNN" : "", peers.cblas ? ", OpenBLAS" : "");
+  std::printf("%d threads, %s; GFLOP/s, best and median, of llmops%s%s; then the bytes of a, b and out\n",
+              threads, std::string(name_of((*device)->isa())).c_str(), peers.dnnl ? ", oneDNN" : "",
+              peers.cblas ? ", OpenBLAS" : "");
   for (const Case& c : kCases)
     if (std::strstr(c.name, only) && !run_case(**device, c, peers, seconds)) return 1;
   return 0;

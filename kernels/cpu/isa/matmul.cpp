@@ -1,5 +1,5 @@
-// The packed matmul. Every element of out is the same chain of fma whatever the tile, thread or instruction set (ops.h); all
-// that is chosen here is the order in which tiles are computed and where their operands lie in the caches.
+// The packed matmul. Every element of out is the same chain of fma whatever the tile, thread or instruction set
+// (ops.h); all that is chosen is the order in which tiles are computed and where their operands lie in the caches.
 #include "base/checked.h"
 #include "kernels/cpu/entries.h"
 #include "kernels/cpu/matmul_bf16.h"
@@ -25,18 +25,19 @@ Status run_pack(Stream& stream, const MatmulPackArgs& args) {
   using In = typename Layout::In;
   constexpr int64_t kColumns = 4 * kLanes;
   const int64_t k = args.b.dim[args.b_trans ? 1 : 0], n = args.b.dim[args.b_trans ? 0 : 1];
-  const int64_t panel_elems = ceil_div(k, Layout::kPerStep) * kLanes;
   stream.device().pool().parallel_for(ceil_div(n, kColumns), [&](int64_t group, int) {
     const int64_t n0 = group * kColumns, n1 = std::min(n, n0 + kColumns);
     for (int64_t k0 = 0; k0 < k; k0 += kChain) {
-      const int64_t kc = std::min(kChain, k - k0);
-      float* out = static_cast<float*>(args.out.data) + n0 / kLanes * panel_elems + k0 / Layout::kPerStep * kLanes;
+      const int64_t kc = std::min(kChain, k - k0), steps = ceil_div(kc, Layout::kPerStep), panel_elems = steps * kLanes;
+      float* out = static_cast<float*>(args.out.data) + k0 / Layout::kPerStep * round_up(n, kLanes) + n0 * steps;
       if (!args.b_trans) {
         Layout::b_columns(at<const In>(args.b, k0, n0), args.b.stride[0], n1 - n0, kc, panel_elems, out);
         continue;
       }
-      for (int64_t i = n0; i < n1; i += kLanes, out += panel_elems)
-        Layout::b_rows(at<const In>(args.b, i, k0), args.b.stride[0], static_cast<int>(std::min<int64_t>(kLanes, n1 - i)), kc, out);
+      for (int64_t i = n0; i < n1; i += kLanes, out += panel_elems) {
+        const int columns = static_cast<int>(std::min<int64_t>(kLanes, n1 - i));
+        Layout::b_rows(at<const In>(args.b, i, k0), args.b.stride[0], columns, kc, out);
+      }
     }
   });
   return {};
