@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <string_view>
 #include <utility>
 
 #include "base/io.h"
@@ -26,8 +27,12 @@ Result<Child> Child::start(const std::vector<std::string>& args, const std::stri
   std::vector<char*> argv;
   for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
   argv.push_back(nullptr);
+  std::vector<char*> env;  // without settings of ours: the arguments say all
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    if (!std::string_view(*variable).starts_with("LLMOPS_")) env.push_back(*variable);
+  env.push_back(nullptr);
   Child child;
-  const int error = posix_spawnp(&child.pid_, argv[0], &actions, nullptr, argv.data(), environ);
+  const int error = posix_spawnp(&child.pid_, argv[0], &actions, nullptr, argv.data(), env.data());
   posix_spawn_file_actions_destroy(&actions);
   close(pipe_fds[1]);
   child.fd_ = pipe_fds[0];

@@ -72,6 +72,10 @@ class Tour {
       std::string result;
       const Status status = (this->*named.stage)(&result);
       progress_.clear();
+      if (status.code() == Code::interrupted) {
+        context_.die_by_signal = true;
+        return status;
+      }
       if (!status.ok()) {
         ++failed_;
         if (first_.ok()) first_ = status;
@@ -101,6 +105,8 @@ class Tour {
       }
     }
     LLMOPS_ASSIGN(const std::string content, read_file(text_));
+    if (content.empty()) return invalid_error(text_ + ": is empty");
+    LLMOPS_TRY(write_file_durable(path("llmops.toml"), ""));  // the caller's own does not steer the children
     *result = fmt::format("{} of text: {}", format_bytes(static_cast<int64_t>(content.size())),
                           o_.data.empty() ? "King James Bible" : o_.data);
     return {};
@@ -123,6 +129,7 @@ class Tour {
             "--shards",       fmt::format("{}", kRanks),
             "--save-every",   fmt::format("{}", std::max<int64_t>(1, o_.steps / 8)),
             "--out",          path("run"),
+            "--config",       path("llmops.toml"),
             "--format",       "jsonl",
             "--resume",       "auto"};
   }
@@ -158,11 +165,17 @@ class Tour {
     return {};
   }
 
+  // What a child said last, with the meaning of its exit code.
   Status failed_child(int code, const std::string& what) {
     std::string log = "no log";
-    if (auto text = read_file(path("tour.log")); text.ok() && !text->empty())
-      log = text->substr(text->rfind('\n', text->size() - 2) + 1);
-    return {Code::io, fmt::format("{} with exit code {}: {}", what, code, escape_control(log))};
+    if (auto text = read_file(path("tour.log")); text.ok() && !text->empty()) {
+      while (text->ends_with('\n')) text->pop_back();
+      log = text->substr(text->rfind('\n') + 1);
+    }
+    Code meaning = Code::peer;
+    for (Code candidate : {Code::finding, Code::usage, Code::invalid, Code::io})
+      if (exit_code(candidate) == code) meaning = candidate;
+    return {meaning, fmt::format("{} with exit code {}: {}", what, code, log)};
   }
 
   // Steps that both processes computed must have the same losses to the last bit.

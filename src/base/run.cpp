@@ -10,6 +10,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/text.h"
+
 namespace llmops {
 namespace {
 
@@ -29,8 +31,10 @@ int64_t monotonic_ns() {  // async-signal-safe
 }
 
 void on_signal(int signal) {
+  int64_t never = 0;
+  cancelled_at_ns.compare_exchange_strong(never, monotonic_ns());  // before the flag: a second signal may come in between
   int none = 0;
-  if (cancelled_by.compare_exchange_strong(none, signal)) return cancelled_at_ns.store(monotonic_ns());
+  if (cancelled_by.compare_exchange_strong(none, signal)) return;
   if (monotonic_ns() - cancelled_at_ns.load() < kRepeatNs) return;
   ::signal(signal, SIG_DFL);
   ::raise(signal);  // blocked while its handler runs: ends the process on return
@@ -53,7 +57,7 @@ void set_log_level(LogLevel level) { level_now.store(level, std::memory_order_re
 void log(LogLevel level, std::string_view message) {
   if (level > log_level()) return;
   std::string line = "llmops: ";
-  line.append(message) += '\n';
+  line.append(escape_control(message)) += '\n';  // names of files and text from them may hold anything
   // Nothing is left to tell when stderr itself is gone.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }

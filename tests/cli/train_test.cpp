@@ -95,20 +95,37 @@ TEST_CASE("killed at random moments and resumed, a run ends with the files of th
   const RunResult whole = work.train(with("whole", false));
   REQUIRE_MESSAGE(whole.code == 0, whole.err);
   std::mt19937 random(7);
-  int kills = 0;
+  std::uniform_real_distribution<double> delay_s(0.05, 0.6 * whole.wall_s);
+  int parent_kills = 0, rank_kills = 0;
   RunResult last;
   for (int attempt = 0; attempt < 20; ++attempt) {
-    work.options.signal = SIGKILL;
-    work.options.signal_after_s = 0.05 + std::uniform_real_distribution<double>(0, whole.wall_s)(random);
-    last = work.train(with("killed", true));
-    if (last.code == 0) break;
-    CHECK(last.code == 128 + SIGKILL);
-    ++kills;
+    std::vector<std::string> words = with("killed", true);
+    if (attempt % 2 == 0) {  // the parent
+      work.options.signal = SIGKILL;
+      work.options.signal_after_s = delay_s(random);
+      last = work.train(words);
+      work.options.signal_after_s = 0;
+      if (last.code == 0) break;
+      CHECK(last.code == 128 + SIGKILL);
+      ++parent_kills;
+    } else {  // its last child: rank 1
+      std::string line =
+          LLMOPS_BINARY " train --data text.txt --model gpt2:2x32 --tokenizer char --seq 16 --batch 8 --seed 1 -q";
+      for (const std::string& word : words) line += " " + word;
+      last = run_program({"bash", "-c",
+                          line + " >/dev/null & p=$!; sleep " + std::to_string(delay_s(random)) +
+                              "; set -- $(cat /proc/$p/task/$p/children); [ $# = 2 ] && kill -9 $2; wait $p"},
+                         work.options);
+      if (last.code == 0) break;
+      CHECK((last.code == 5 || last.err.find("signal 9") != std::string::npos));
+      ++rank_kills;
+    }
   }
   work.options.signal_after_s = 0;
   last = work.train(with("killed", true));
   REQUIRE_MESSAGE(last.code == 0, last.err);
-  CHECK(kills > 0);
+  CHECK(parent_kills > 0);
+  CHECK(rank_kills > 0);
   CHECK(files_of(work.dir / "killed/step-00000060") == files_of(work.dir / "whole/step-00000060"));
 }
 
