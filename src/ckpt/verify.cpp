@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <span>
+#include <tuple>
 #include <unordered_map>
 
 #include "base/run.h"
@@ -261,6 +262,10 @@ Result<VerifyReport> verify(const std::string& path, Pool& pool,
     verifiers[i].reset();
   }
   std::ranges::stable_sort(report.findings, {}, [](const Finding& f) { return std::tie(f.file, f.begin); });
+  // Workers find in any order; people and scripts read by file and place.
+  std::ranges::stable_sort(report.findings, [](const Finding& a, const Finding& b) {
+    return std::tie(a.file, a.begin, a.tensor) < std::tie(b.file, b.begin, b.tensor);
+  });
   return report;
 }
 

@@ -24,7 +24,8 @@ using namespace llmops::testing;
 namespace {
 
 // In memory where possible: thousands of fsyncs of a disk would take minutes.
-[[maybe_unused]] const bool kInMemory = ::getenv("TMPDIR") || ::access("/dev/shm", W_OK) != 0 || ::setenv("TMPDIR", "/dev/shm", 1) == 0;
+[[maybe_unused]] const bool kInMemory =
+    ::getenv("TMPDIR") || ::access("/dev/shm", W_OK) != 0 || ::setenv("TMPDIR", "/dev/shm", 1) == 0;
 
 std::vector<std::string> digests_of(const std::string& step) {
   const auto checkpoint = Checkpoint::open(step);
@@ -67,8 +68,10 @@ TEST_CASE("saved by 1 to 4 ranks, read whole and by the slices of 1 to 4 ranks: 
       CHECK((*checkpoint)->config() == config);
       CHECK((*checkpoint)->has(StateKind::v));
       CHECK(wrong_elements(**checkpoint, 0) == 0);
-      if (world == 1) first = digests_of(step);
-      else CHECK(digests_of(step) == first);
+      if (world == 1)
+        first = digests_of(step);
+      else
+        CHECK(digests_of(step) == first);
 
       for (int readers = 1; readers <= 4; ++readers)
         for (int rank = 0; rank < readers; ++rank) {
@@ -79,7 +82,8 @@ TEST_CASE("saved by 1 to 4 ranks, read whole and by the slices of 1 to 4 ranks: 
             StateKind kind = StateKind::weight;
             for (StateKind k : kKinds)
               for (size_t t = 0; t < (*checkpoint)->tensors().size(); ++t)
-                if (state_name(k, (*checkpoint)->tensors()[t].name) == chunk.name) logical = static_cast<int>(t), kind = k;
+                if (state_name(k, (*checkpoint)->tensors()[t].name) == chunk.name)
+                  logical = static_cast<int>(t), kind = k;
             REQUIRE(logical >= 0);
             const int64_t width = chunk.box.extent.back(), rows = elems_of(chunk.box.extent) / width;
             std::vector<float> got(static_cast<size_t>(rows * (width + 3)), -1.0f);  // rows apart
@@ -87,7 +91,9 @@ TEST_CASE("saved by 1 to 4 ranks, read whole and by the slices of 1 to 4 ranks: 
             bool same = true;
             for (int64_t i = 0; i < rows; ++i)
               for (int64_t j = 0; j < width + 3; ++j)
-                same = same && got[i * (width + 3) + j] == (j < width ? static_cast<const float*>(chunk.data)[i * chunk.row_stride + j] : -1.0f);
+                same =
+                    same && got[i * (width + 3) + j] ==
+                                (j < width ? static_cast<const float*>(chunk.data)[i * chunk.row_stride + j] : -1.0f);
             CHECK_MESSAGE(same, chunk.name);
           }
         }
@@ -111,7 +117,8 @@ TEST_CASE("the digest does not depend on how a tensor is cut, and tells places, 
   };
   const Hash128 once = finish_digest(part(whole(shape)), DType::f32, shape);
   DigestSum pieces;
-  for (const Box& box : {Box{{0, 0}, {6, 3}}, Box{{0, 3}, {2, 4}}, Box{{2, 3}, {4, 1}}, Box{{2, 4}, {4, 3}}}) pieces.add(part(box));
+  for (const Box& box : {Box{{0, 0}, {6, 3}}, Box{{0, 3}, {2, 4}}, Box{{2, 3}, {4, 1}}, Box{{2, 4}, {4, 3}}})
+    pieces.add(part(box));
   CHECK(finish_digest(pieces, DType::f32, shape) == once);
   CHECK(finish_digest(pieces, DType::f32, {7, 6}) != once);
   CHECK(finish_digest(pieces, DType::i32, shape) != once);
@@ -170,7 +177,8 @@ TEST_CASE("a full disk is told with the file and the sizes") {
   fs.reset(at, ENOSPC);
   const Status status = save_all(run.path(), config, 1, 2, 0, {}, fs)[0].status;
   CHECK(status.code() == Code::io);
-  for (const char* part : {"checkpoint of step 2", "shard-00000.safetensors", "No space left", "bytes needed", "bytes free"})
+  for (const char* part :
+       {"checkpoint of step 2", "shard-00000.safetensors", "No space left", "bytes needed", "bytes free"})
     CHECK_MESSAGE(status.message().find(part) != std::string::npos, status.message());
   CHECK_FALSE(std::filesystem::exists(run.path(".step-00000002.tmp")));  // the space is given back
 }
@@ -208,7 +216,8 @@ TEST_CASE("when one rank cannot write, all give up soon, and the space is given 
   CHECK_MESSAGE(other->status.message().find("another rank") != std::string::npos, other->status.message());
   CHECK(other->drain_s < 30);
   CHECK(newest_step_of(run.path()) == 1);
-  for (const auto& entry : std::filesystem::directory_iterator(run.path())) CHECK_FALSE(entry.path().filename().string().starts_with(".step-"));
+  for (const auto& entry : std::filesystem::directory_iterator(run.path()))
+    CHECK_FALSE(entry.path().filename().string().starts_with(".step-"));
 }
 
 TEST_CASE("a rank that never comes is named after the deadline; cancel ends the wait") {
@@ -279,20 +288,20 @@ TEST_CASE("one run owns a folder; the kernel releases the lock of a dead one") {
     REQUIRE(mine.ok());
     const auto other = RunLock::acquire(run.path());
     CHECK(other.status().code() == Code::usage);
-    CHECK_MESSAGE(other.status().message().find(fmt::format("pid {}", ::getpid())) != std::string::npos, other.status().message());
-    // A program that the owner starts, as it starts its ranks, does not hold the lock.
+    CHECK_MESSAGE(other.status().message().find(fmt::format("pid {}", ::getpid())) != std::string::npos,
+                  other.status().message());
+    // A program that the owner starts, as it starts its ranks, holds the lock as long as it lives.
     const pid_t child = ::fork();
     if (child == 0) {
       ::execlp("sleep", "sleep", "5", nullptr);
       ::_exit(127);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    {
-      const RunLock released = mine.take();
-    }
-    CHECK(RunLock::acquire(run.path()).ok());
+    { const RunLock released = mine.take(); }
+    CHECK(RunLock::acquire(run.path()).status().code() == Code::usage);
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
+    CHECK(RunLock::acquire(run.path()).ok());
   }
   int ready[2];
   REQUIRE(::pipe(ready) == 0);
