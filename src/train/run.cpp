@@ -10,6 +10,7 @@
 #include "base/run.h"
 #include "base/text.h"
 #include "layout/schedule.h"
+#include "train/meta.h"
 #include "train/metrics.h"
 #include "train/peak.h"
 #include "train/persist.h"
@@ -66,7 +67,7 @@ class Run {
   Status resume_or_init() {
     if (!o_.resume_from.empty()) {
       LLMOPS_ASSIGN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(o_.resume_from));
-      LLMOPS_TRY(check_resume(*checkpoint));
+      LLMOPS_TRY(check_resume(*checkpoint, o_, corpus_, shards(), root()));
       LLMOPS_TRY(restore(*state_, *checkpoint, true, device_));
       step_ = saved_step_ = checkpoint->step();
       summary_.last_checkpoint = o_.resume_from;
@@ -95,40 +96,6 @@ class Run {
     auto native = Checkpoint::open(path);
     if (native.ok()) return std::unique_ptr<TensorSource>(native.take());
     return open_hf(path);
-  }
-
-  // What must be the same for the run to go on as it was.
-  Status check_resume(const Checkpoint& checkpoint) const {
-    const Json* train = checkpoint.meta().find("train");
-    if (!train) return invalid_error(fmt::format("{}: its manifest has no training state", o_.resume_from));
-    if (!(checkpoint.config() == o_.model))
-      return usage_error(
-          fmt::format("{}: was saved by another model or vocabulary; give the --model and --tokenizer of "
-                      "that run, or another --out",
-                      o_.resume_from));
-    struct Same {
-      const char* key;
-      Json now;
-    };
-    for (const Same& same : {Same{"data_fingerprint", to_hex(corpus_.fingerprint())}, Same{"batch", o_.batch},
-                             Same{"seq", o_.seq}, Same{"seed", static_cast<uint64_t>(o_.seed)}}) {
-      const Json* was = train->find(same.key);
-      if (!was || was->dump() != same.now.dump())
-        return usage_error(fmt::format("{}: {} was {}, is now {}; a resumed run keeps it", o_.resume_from, same.key,
-                                       was ? escape_control(was->dump()) : "not saved", same.now.dump()));
-    }
-    if (root()) note_changes(*train);
-    return {};
-  }
-
-  // What may change on resume, but not without a word: the run then no longer has the bits of an undisturbed one.
-  void note_changes(const Json& was) const {
-    const Json now = *meta().find("train");
-    for (const char* key : {"dtype", "shards", "lr_schedule"}) {
-      const Json *before = was.find(key), *after = now.find(key);
-      if (before && before->dump() != after->dump())
-        warn(fmt::format("train: {} was {}, is now {}", key, escape_control(before->dump()), after->dump()));
-    }
   }
 
   Status open_logs() {
@@ -240,35 +207,6 @@ class Run {
     return observer_.on_step(record);
   }
 
-  Json meta() const {
-    Json train(Json::Object{});
-    train["step"] = step_;
-    train["samples_seen"] = samples_;
-    train["tokens_seen"] = step_ * plan_.tokens_per_step;
-    train["batch"] = o_.batch;
-    train["seq"] = o_.seq;
-    train["seed"] = static_cast<uint64_t>(o_.seed);
-    train["rng"] = "philox4x32-10, keyed by seed; stateless";
-    train["data_fingerprint"] = to_hex(corpus_.fingerprint());
-    train["dtype"] = info(o_.dtype).name;
-    train["dp"] = o_.parallel.dp;
-    train["zero"] = o_.parallel.zero;
-    train["shards"] = shards();
-    Json lr(Json::Object{});
-    lr["shape"] = name_of(o_.lr.shape);
-    lr["lr"] = o_.lr.lr;
-    lr["lr_min"] = o_.lr.lr_min;
-    lr["warmup_steps"] = o_.lr.warmup_steps;
-    lr["steps"] = o_.lr.steps;
-    lr["decay_fraction"] = o_.lr.decay_fraction;
-    train["lr_schedule"] = std::move(lr);
-    Json json(Json::Object{});
-    json["model"] = to_json(o_.model);
-    json["tokenizer"] = corpus_.tokenizer() ? corpus_.tokenizer()->to_json() : Json();
-    json["train"] = std::move(train);
-    return json;
-  }
-
   // A run of no steps leaves its initial weights.
   Status save_untrained() {
     StepRecord record;
@@ -286,7 +224,7 @@ class Run {
                         .meta = {},
                         .files = {}};
     if (root()) {
-      request.meta = meta();
+      request.meta = checkpoint_meta(o_, corpus_, shards(), step_);
       if (corpus_.tokenizer())
         for (const NamedFile& file : corpus_.tokenizer()->files()) request.files.push_back({file.name, file.content});
     }

@@ -1,0 +1,67 @@
+#include "train/meta.h"
+
+#include <fmt/format.h>
+
+#include "base/run.h"
+#include "base/text.h"
+
+namespace llmops {
+namespace {
+
+Json lr_json(const LrSchedule& schedule) {
+  Json lr(Json::Object{});
+  lr["shape"] = name_of(schedule.shape);
+  lr["lr"] = schedule.lr;
+  lr["lr_min"] = schedule.lr_min;
+  lr["warmup_steps"] = schedule.warmup_steps;
+  lr["steps"] = schedule.steps;
+  lr["decay_fraction"] = schedule.decay_fraction;
+  return lr;
+}
+
+std::string shown(const Json* value) { return value ? escape_control(value->dump()) : "not saved"; }
+
+}  // namespace
+
+Json checkpoint_meta(const TrainOptions& o, const Corpus& corpus, int shards, int64_t step) {
+  Json train(Json::Object{});
+  train["step"] = step;
+  train["samples_seen"] = step * o.batch;
+  train["tokens_seen"] = step * o.batch * o.seq;
+  train["batch"] = o.batch;
+  train["seq"] = o.seq;
+  train["seed"] = static_cast<uint64_t>(o.seed);
+  train["rng"] = "philox4x32-10, keyed by seed; stateless";
+  train["data_fingerprint"] = to_hex(corpus.fingerprint());
+  train["dtype"] = info(o.dtype).name;
+  train["dp"] = o.parallel.dp;
+  train["zero"] = o.parallel.zero;
+  train["shards"] = shards;
+  train["lr_schedule"] = lr_json(o.lr);
+  Json json(Json::Object{});
+  json["model"] = to_json(o.model);
+  json["tokenizer"] = corpus.tokenizer() ? corpus.tokenizer()->to_json() : Json();
+  json["train"] = std::move(train);
+  return json;
+}
+
+Status check_resume(const Checkpoint& checkpoint, const TrainOptions& o, const Corpus& corpus, int shards, bool tell) {
+  const Json* was = checkpoint.meta().find("train");
+  if (!was) return invalid_error(fmt::format("{}: its manifest has no training state", o.resume_from));
+  if (!(checkpoint.config() == o.model))
+    return usage_error(fmt::format(
+        "{}: was saved by another model or vocabulary; give the --model and --tokenizer of that run, or another --out",
+        o.resume_from));
+  const Json meta = checkpoint_meta(o, corpus, shards, checkpoint.step());
+  const Json& now = *meta.find("train");
+  for (const char* key : {"data_fingerprint", "batch", "seq", "seed"})
+    if (shown(was->find(key)) != shown(now.find(key)))
+      return usage_error(fmt::format("{}: {} was {}, is now {}; a resumed run keeps it", o.resume_from, key,
+                                     shown(was->find(key)), shown(now.find(key))));
+  for (const char* key : {"dtype", "shards", "lr_schedule"})
+    if (tell && shown(was->find(key)) != shown(now.find(key)))
+      warn(fmt::format("train: {} was {}, is now {}", key, shown(was->find(key)), shown(now.find(key))));
+  return {};
+}
+
+}  // namespace llmops
