@@ -219,9 +219,15 @@ class Tour {
     LLMOPS_ASSIGN(const std::unique_ptr<Device> device, Device::open_cpu({.threads = usable_cores()}));
     LLMOPS_ASSIGN(LoadedModel loaded, load_model(*device, path("run"), "", DType::f32));
     std::vector<Prompt> prompts;
-    for (const char* start : {"And ", "The ", "In "}) {
+    for (std::string start : {"And ", "The ", "In "}) {
       Prompt prompt;
-      LLMOPS_ASSIGN(prompt.ids, loaded.tokenizer()->encode(start));
+      auto ids = loaded.tokenizer()->encode(start);
+      if (ids.ok()) {
+        prompt.ids = ids.take();
+      } else {  // --data may lack these letters: begin with one that it has
+        prompt.ids = {loaded.tokenizer()->vocab_size() - 1};
+        start = loaded.tokenizer()->token_bytes(prompt.ids[0]);
+      }
       prompt.sampling = {.max_tokens = 56,
                          .temperature = 0.7,
                          .top_k = 20,
@@ -230,7 +236,7 @@ class Tour {
                          .stop = {"\n"},
                          .ignore_eos = false};
       prompts.push_back(std::move(prompt));
-      lines_.push_back(start);
+      lines_.push_back(std::move(start));
     }
     GenerateStats stats;
     LLMOPS_ASSIGN(const std::vector<Completion> completions,

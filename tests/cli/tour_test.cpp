@@ -10,7 +10,7 @@ TEST_CASE("the tour passes every row, whatever llmops.toml and the environment s
   work.options.env = {{"LLMOPS_TRAIN_LR", "0"}};
   const RunResult run =
       work.llmops({"tour", "--data", "text.txt", "--steps", "120", "--keep", "tour", "--format", "json"});
-  REQUIRE_MESSAGE(run.code == 0, run.err + run.out);
+  REQUIRE_MESSAGE(run.code == 0, run.out);
   const auto json = json_parse(run.out);
   REQUIRE(json.ok());
   const auto& rows = json->find("results")->as_array();

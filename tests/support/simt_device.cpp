@@ -222,7 +222,8 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   const size_t whole = 2 * simt::kRedZone + simt::padded(bytes);
   s.used += whole;
   simt::protect(PROT_READ | PROT_WRITE);
-  std::memset(zone, 0xff, whole);  // fresh memory holds NaN
+  ASAN_UNPOISON_MEMORY_REGION(zone, whole);  // freed earlier
+  std::memset(zone, 0xff, whole);            // fresh memory holds NaN
   simt::protect(PROT_NONE);
   std::byte* const begin = zone + simt::kRedZone;
   ASAN_POISON_MEMORY_REGION(zone, simt::kRedZone);
