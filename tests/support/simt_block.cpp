@@ -46,14 +46,14 @@ namespace {
 constexpr size_t kStackBytes = 64 << 10;
 constexpr unsigned kWarp = 32;
 
-enum class At : uint8_t { ready, barrier, warp, done, failed };
+enum class At : uint8_t { ready, barrier, warp, done, short_of_shared };
 
 struct Thread {
   At at;
   uint3 index;
   void* stack_pointer;
   void* fake_stack;  // ASan's
-  // At::warp: what it brings to the rendezvous, and what it takes away.
+  // At::warp: what it brings to the rendezvous, and what it takes away. At::short_of_shared: value is the bytes it wants.
   WarpOp op;
   unsigned mask;
   uint64_t value;
@@ -112,12 +112,6 @@ void pause(At at) {
   arrived(nullptr, &block.scheduler_bottom, &block.scheduler_bytes);
   block.launch->kernel();
   pause(At::done);
-  std::abort();
-}
-
-[[noreturn]] void fail(std::string report) {
-  block.failure = std::move(report);
-  pause(At::failed);
   std::abort();
 }
 
@@ -246,6 +240,9 @@ std::string run_block(const Launch& launch) {
       moved = true;
       resume(id);
       if (block.threads[id].at == At::warp) meet(id);
+      if (block.threads[id].at == At::short_of_shared)
+        return std::to_string(block.threads[id].value) + " bytes of shared memory are used, but the launch gives " +
+               std::to_string(launch.shared_bytes);
       if (!block.failure.empty()) return block.failure;
     }
     if (!moved) return deadlock();
@@ -271,10 +268,12 @@ std::string run(const Launch& launch) {
   return "";
 }
 
+// A thread that cannot go on is left on its stack, so that it must own nothing: the scheduler words the report.
 void* block_shared(size_t bytes) {
-  if (bytes > block.launch->shared_bytes)
-    fail(std::to_string(bytes) + " bytes of shared memory are used, but the launch gives " +
-         std::to_string(block.launch->shared_bytes));
+  if (bytes > block.launch->shared_bytes) {
+    block.threads[block.current].value = bytes;
+    pause(At::short_of_shared);
+  }
   return shared_memory();
 }
 
