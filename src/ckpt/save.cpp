@@ -48,6 +48,7 @@ struct ShardSaver::State {
   std::atomic<bool> running{false};
   std::optional<SaveReport> report;  // written by the thread before running turns false
   double copied_s = 0;
+  bool follows = false;  // of the save in progress, see SaveReport
 
   State(std::string d, Fs& f, double deadline) : dir(std::move(d)), fs(f), deadline_s(deadline) {}
 
@@ -110,7 +111,10 @@ struct ShardSaver::State {
         continue;
       }
       if (cancelled) return io_error("the save was given up");
-      if (run.exists(aside_name("failed"))) return io_error("another rank could not write its shard");
+      if (run.exists(aside_name("failed"))) {
+        follows = true;
+        return io_error("another rank could not write its shard");
+      }
       if (monotonic_s() > stop_s)
         return peer_error(fmt::format("rank {} did not write its shard within {} s", rank, deadline_s));
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -161,6 +165,7 @@ struct ShardSaver::State {
       (void)run.remove_tree(aside_name("failed"));
     } else if (!run.rename(temp_name(), aside_name("failed")).ok()) {
       // Rank 0 sees the new name. When the folder is gone already, it was not we who failed first.
+      follows = true;
       return io_error("another rank gave the save up");
     }
     return status;
@@ -178,7 +183,9 @@ struct ShardSaver::State {
     setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
     SaveReport done;
     done.step = job.request.step;
+    follows = false;
     done.status = save();
+    done.follows = follows;
     done.bytes = static_cast<int64_t>(staging.size());
     done.stall_s = report ? report->stall_s : 0;
     done.drain_s = monotonic_s() - copied_s;

@@ -34,6 +34,7 @@ struct SaveRequest {
 
 struct SaveReport {
   Status status;
+  bool follows = false;  // it failed because another rank did, which says why
   int64_t step = 0;
   int64_t bytes = 0;   // of this rank's shard
   double stall_s = 0;  // the training thread was held: waiting for the previous save, copying

@@ -241,7 +241,7 @@ class Run {
   }
   void take(const SaveReport& done) {
     if (!done.status.ok()) {
-      if (save_status_.ok()) save_status_ = done.status;
+      if (save_status_.ok()) save_status_ = done.follows ? io_error("") : done.status;
       return;
     }
     saved_step_ = done.step;
@@ -289,7 +289,7 @@ class Run {
     if (root())
       if (auto dir = Dir::open(o_.out); dir.ok())
         if (Status removed = remove_leftovers(*dir); !removed.ok()) warn(removed.message());
-    if (mine.ok()) return io_error("");
+    if (mine.ok() || mine.message().empty()) return io_error("");
     const auto steps = list_steps(o_.out);
     const bool has_step = steps.ok() && !steps->empty();
     return io_error(fmt::format("{}; {}", mine.message(),

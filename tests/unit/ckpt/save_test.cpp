@@ -242,6 +242,11 @@ TEST_CASE("a process killed while saving always leaves a valid newest step") {
   const ModelConfig config = tiny_config(Family::gpt2, 16, 1);
   Scratch run;
   save_ok(run.path(), config, 1, 1, 1);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr unsigned kKillWithin_us = 400'000;  // saves are that much slower
+#else
+  constexpr unsigned kKillWithin_us = 20'000;
+#endif
   std::mt19937 random(7);
   int64_t last = 1, leftovers = 0;
   for (int round = 0; round < 30; ++round) {
@@ -260,7 +265,7 @@ TEST_CASE("a process killed while saving always leaves a valid newest step") {
     }
     char byte = 0;
     REQUIRE(::read(begun[0], &byte, 1) == 1);
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % kKillWithin_us));
     ::kill(child, SIGKILL);
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);
