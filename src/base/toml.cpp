@@ -1,5 +1,6 @@
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
+#define TOML_ASSERT(expr) static_assert(true)  // one fails on a newline after "[", which is then reported as an error
 #include "base/toml.h"
 
 #include <toml++/toml.h>
