@@ -35,7 +35,14 @@ void check_json_lines(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("the examples of every man page work") {
+// Real training of minutes under a sanitizer, where the tests of its parts run.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSlow = true;
+#else
+constexpr bool kSlow = false;
+#endif
+
+TEST_CASE("the examples of every man page work" * doctest::skip(kSlow)) {
   Work work;
   work.dir.write("FILE", sample_text(20000) + "In the beginning. And " + sample_text(20000, 2));
   work.dir.write("requests.jsonl", "{\"prompt\": \"the rank\"}\n{\"prompt\": \"a step\", \"max_tokens\": 4}\n");
