@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,7 +41,14 @@ Result<std::vector<StepDir>> list_steps(const std::string& run_dir) {
   return steps;
 }
 
+Status check_folder(const std::string& path) {
+  struct stat file;
+  if (::stat(path.c_str(), &file) != 0 || S_ISDIR(file.st_mode)) return {};
+  return invalid_error(path + ": is no checkpoint: a file, expected a step folder or a run folder");
+}
+
 Result<std::string> newest_step(const std::string& path) {
+  LLMOPS_TRY(check_folder(path));
   {
     LLMOPS_ASSIGN(const Dir dir, Dir::open(path));
     if (dir.exists(kManifestName)) return path;

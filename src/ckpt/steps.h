@@ -17,6 +17,7 @@ struct StepDir {
 
 std::string step_name(int64_t step);            // "step-00000100"
 Status no_checkpoint(const std::string& path);  // says what was expected
+Status check_folder(const std::string& path);   // Code::invalid for a file; what is missing is for Dir::open to tell
 
 // step-%08d folders, ascending. A missing folder is Code::io.
 Result<std::vector<StepDir>> list_steps(const std::string& run_dir);

@@ -1,7 +1,6 @@
 #include "ckpt/verify.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -222,9 +221,7 @@ class StepVerifier {
 
 Result<VerifyReport> verify(const std::string& path, Pool& pool,
                             const std::function<void(int64_t, int64_t)>& progress) {
-  struct stat file;
-  if (::stat(path.c_str(), &file) == 0 && !S_ISDIR(file.st_mode))
-    return invalid_error(path + ": is no checkpoint: a file, expected a step folder or a run folder");
+  LLMOPS_TRY(check_folder(path));
   VerifyReport report;
   std::vector<std::pair<Dir, std::string>> folders;  // and what stands before their files' names
   {

@@ -347,4 +347,5 @@ TEST_CASE("old steps go, the newest stays; unfinished saves are removed") {
   CHECK(*newest_step(run.path(step_name(4))) == run.path(step_name(4)));
   CHECK(newest_step(run.path("notes")).status().code() == Code::invalid);
   CHECK(newest_step(run.path("nowhere")).status().code() == Code::io);
+  CHECK(newest_step(run.path("latest")).status().code() == Code::invalid);
 }
