@@ -1,4 +1,5 @@
-// A manifest.json as bytes, its own hash put right so that the rest is reached: what is accepted reads back the same after writing.
+// A manifest.json as bytes, its own hash put right so that the rest is reached: what is accepted reads back the same
+// after writing.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

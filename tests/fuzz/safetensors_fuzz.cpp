@@ -26,7 +26,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto tensors = file->tensors;
   const std::string again = llmops::safetensors_header(tensors, file->metadata);
   const int64_t data_bytes = at - file->data_begin;
-  const auto reread = llmops::parse_safetensors_header(std::string_view(again).substr(8), static_cast<int64_t>(again.size()) + data_bytes);
+  const auto reread = llmops::parse_safetensors_header(std::string_view(again).substr(8),
+                                                       static_cast<int64_t>(again.size()) + data_bytes);
   if (!reread.ok() || reread->tensors.size() != tensors.size()) std::abort();
   return 0;
 }

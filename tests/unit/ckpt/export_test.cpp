@@ -31,9 +31,13 @@ int64_t wrong_weights(const TensorSource& source, const TensorSource& saved, DTy
   int64_t wrong = 0;
   for (size_t t = 0; t < source.tensors().size(); ++t) {
     const LogicalTensor& tensor = source.tensors()[t];
-    const bool was_saved = std::ranges::find(saved.tensors(), tensor.name, &LogicalTensor::name) != saved.tensors().end();
+    const bool was_saved =
+        std::ranges::find(saved.tensors(), tensor.name, &LogicalTensor::name) != saved.tensors().end();
     std::vector<float> values(static_cast<size_t>(elems_of(tensor.shape)), 99.0f);
-    REQUIRE(source.read(StateKind::weight, static_cast<int>(t), whole(tensor.shape), DType::f32, values.data(), tensor.shape.back()).ok());
+    REQUIRE(source
+                .read(StateKind::weight, static_cast<int>(t), whole(tensor.shape), DType::f32, values.data(),
+                      tensor.shape.back())
+                .ok());
     for (size_t i = 0; i < values.size(); ++i) {
       const float exact = was_saved ? value_of(tensor.name, static_cast<int64_t>(i), 0) : 0.0f;
       wrong += values[i] != (dtype == DType::bf16 ? to_f32(to_bf16(exact)) : exact);
@@ -62,13 +66,15 @@ TEST_CASE("export, then open_hf: the same config, the same bits; f32 and bf16, o
   ModelConfig untied = tiny_config(Family::gpt2, 8, 1);
   untied.tied_head = false;
   untied.mlp = MlpKind::gelu_erf;
-  for (const ModelConfig& config : {tiny_config(Family::gpt2, 8, 2), char_like, untied, tiny_config(Family::llama, 8, 2), scaled, tiny_config(Family::qwen3, 8, 2)}) {
+  for (const ModelConfig& config : {tiny_config(Family::gpt2, 8, 2), char_like, untied,
+                                    tiny_config(Family::llama, 8, 2), scaled, tiny_config(Family::qwen3, 8, 2)}) {
     const Saved saved(config);
     for (DType dtype : {DType::f32, DType::bf16})
       for (int64_t shard_bytes_max : {kHfShardBytesMax, int64_t{1000}}) {
         const std::string out = saved.run.path(fmt::format("hf-{}-{}", info(dtype).name, shard_bytes_max));
         int64_t last = 0;
-        const auto report = export_hf(*saved.checkpoint, out, dtype, [&](int64_t done, int64_t) { last = done; }, shard_bytes_max);
+        const auto report = export_hf(
+            *saved.checkpoint, out, dtype, [&](int64_t done, int64_t) { last = done; }, shard_bytes_max);
         REQUIRE_MESSAGE(report.ok(), report.status().message());
         CHECK(report->tensors == static_cast<int64_t>(hf_tensors(exported_form(config)).size()));
         CHECK(report->bytes == last);
@@ -93,7 +99,8 @@ TEST_CASE("export, then open_hf: the same config, the same bits; f32 and bf16, o
 
 TEST_CASE("the files of a GPT-2 tokenizer go along, other files do not") {
   const std::string vocab = "{\"a\":0}", merges = "#version: 0.2\n";
-  const Saved saved(tiny_config(Family::llama, 4, 1), {{"vocab.json", vocab}, {"merges.txt", merges}, {"config.json.bak", "x"}});
+  const Saved saved(tiny_config(Family::llama, 4, 1),
+                    {{"vocab.json", vocab}, {"merges.txt", merges}, {"config.json.bak", "x"}});
   const std::string out = saved.run.path("hf");
   const auto report = export_hf(*saved.checkpoint, out, DType::f32);
   REQUIRE(report.ok());

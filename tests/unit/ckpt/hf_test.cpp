@@ -17,7 +17,8 @@ namespace {
 
 const std::string kData = LLMOPS_TESTDATA;
 
-// The formula behind testdata/ckpt: the top 24 bits of splitmix64(FNV-1a(name) + i), centred, times 2^-26; norm weights are 1 more.
+// The formula behind testdata/ckpt: the top 24 bits of splitmix64(FNV-1a(name) + i), centred, times 2^-26; norm weights
+// are 1 more.
 float formula(const std::string& name, int64_t i) {
   uint64_t hash = 0xCBF29CE484222325ull;
   for (unsigned char c : name) hash = (hash ^ c) * 0x100000001B3ull;
@@ -124,7 +125,8 @@ TEST_CASE("both spellings of a config give the same model and the same weights")
     REQUIRE_MESSAGE(a.ok(), a.status().message());
     REQUIRE_MESSAGE(b.ok(), b.status().message());
     CHECK((*a)->config() == (*b)->config());
-    for (size_t i = 0; i < (*a)->tensors().size(); ++i) CHECK(read_all(**a, static_cast<int>(i)) == read_all(**b, static_cast<int>(i)));
+    for (size_t i = 0; i < (*a)->tensors().size(); ++i)
+      CHECK(read_all(**a, static_cast<int>(i)) == read_all(**b, static_cast<int>(i)));
   }
 }
 

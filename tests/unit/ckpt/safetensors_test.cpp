@@ -1,5 +1,5 @@
-// The safetensors container: golden bytes of the reference writer, its own files, and a table of files by hand (reference/tensor.rs and
-// README of github.com/huggingface/safetensors say what each must be).
+// The safetensors container: golden bytes of the reference writer, its own files, and a table of files by hand
+// (reference/tensor.rs and README of github.com/huggingface/safetensors say what each must be).
 #include "ckpt/safetensors.h"
 
 #include <doctest/doctest.h>
@@ -56,7 +56,8 @@ TEST_CASE("golden bytes of the reference writer") {
   CHECK(one[0].begin == 8 + 64);
   CHECK(one[0].end == 8 + 64 + 24);
   one = {{"attn0", DType::f32, {1, 1, 2, 3}}};
-  CHECK(safetensors_header(one) == with_length(R"({"attn0":{"dtype":"F32","shape":[1,1,2,3],"data_offsets":[0,24]}})" + std::string(7, ' ')));
+  CHECK(safetensors_header(one) ==
+        with_length(R"({"attn0":{"dtype":"F32","shape":[1,1,2,3],"data_offsets":[0,24]}})" + std::string(7, ' ')));
 }
 
 TEST_CASE("a file of the reference writer with 20 types, unaligned starts, odd names and shapes") {
@@ -87,9 +88,11 @@ TEST_CASE("what must be accepted") {
       {"a NUL in a name", "{" + entry("\\u0000", "U8", "[1]", 0, 1) + "}", 1},
       {"rank 0", "{" + entry("a", "F32", "[]", 0, 4) + "}", 4},
       {"rank 9", "{" + entry("a", "U8", "[1,1,1,1,1,1,1,1,1]", 0, 1) + "}", 1},
-      {"two empty tensors at one place", "{" + entry("a", "F32", "[0]", 0, 0) + "," + entry("b", "F32", "[3,0]", 0, 0) + "}", 0},
+      {"two empty tensors at one place",
+       "{" + entry("a", "F32", "[0]", 0, 0) + "," + entry("b", "F32", "[3,0]", 0, 0) + "}", 0},
       {"a misaligned start", "{" + entry("a", "U8", "[1]", 0, 1) + "," + entry("b", "F32", "[1]", 1, 5) + "}", 5},
-      {"the order of data is not that of names", "{" + entry("a", "U8", "[1]", 1, 2) + "," + entry("b", "U8", "[1]", 0, 1) + "}", 2},
+      {"the order of data is not that of names",
+       "{" + entry("a", "U8", "[1]", 1, 2) + "," + entry("b", "U8", "[1]", 0, 1) + "}", 2},
       {"F4, an even count", "{" + entry("a", "F4", "[2]", 0, 1) + "}", 1},
       {"F6, a multiple of four", "{" + entry("a", "F6_E3M2", "[4]", 0, 3) + "}", 3},
   };
@@ -126,8 +129,10 @@ TEST_CASE("what must be refused") {
       {"one offset", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0]}})", 1},
       {"negative offset", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[-1,0]}})", 1},
       {"a float offset", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1.0]}})", 1},
-      {"offsets beyond 64 bits", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[18446744073709551615,18446744073709551616]}})", 1},
-      {"offsets that wrap", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[9223372036854775806,9223372036854775807]}})", 1},
+      {"offsets beyond 64 bits",
+       R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[18446744073709551615,18446744073709551616]}})", 1},
+      {"offsets that wrap",
+       R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[9223372036854775806,9223372036854775807]}})", 1},
       {"a negative shape", R"({"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})", 1},
       {"a float shape", R"({"a":{"dtype":"U8","shape":[1.0],"data_offsets":[0,1]}})", 1},
       {"a shape product that wraps to 0", "{" + entry("a", "U8", ("[" + big + ",4]").c_str(), 0, 0) + "}", 0},

@@ -41,7 +41,8 @@ inline ModelConfig tiny_config(Family family, int64_t d_model, int64_t layers) {
 
 // Differs for every element of every tensor, and between versions.
 inline float value_of(const std::string& state, int64_t flat, int version) {
-  uint32_t x = static_cast<uint32_t>(std::hash<std::string>{}(state)) + static_cast<uint32_t>(flat) * 2654435761u + static_cast<uint32_t>(version) * 40503u;
+  uint32_t x = static_cast<uint32_t>(std::hash<std::string>{}(state)) + static_cast<uint32_t>(flat) * 2654435761u +
+               static_cast<uint32_t>(version) * 40503u;
   x ^= x >> 15;
   x *= 0x2c1b3c6du;
   x ^= x >> 12;
@@ -51,13 +52,15 @@ inline float value_of(const std::string& state, int64_t flat, int version) {
 // One rank's state: whole groups are filled, its slices are saved.
 class RankState {
  public:
-  RankState(const ModelConfig& config, int rank, int world, int version) : config_(config), rank_(rank), world_(world), version_(version) {
+  RankState(const ModelConfig& config, int rank, int world, int version)
+      : config_(config), rank_(rank), world_(world), version_(version) {
     groups_ = param_groups(config, {.dp = world}, rank);
     const auto tensors = logical_tensors(config);
     for (StateKind kind : kKinds)
       for (const Group& group : groups_) {
         std::vector<float> flat(static_cast<size_t>(group.elems), -77.0f);  // padding is never saved
-        for (const StoredBox& stored : stored_boxes(group, 0, group.elems)) fill(flat, stored, tensors[stored.logical], kind);
+        for (const StoredBox& stored : stored_boxes(group, 0, group.elems))
+          fill(flat, stored, tensors[stored.logical], kind);
         flat_.push_back(std::move(flat));
       }
   }
@@ -92,8 +95,10 @@ class RankState {
     const int64_t columns = stored.box.extent.back(), rows = elems_of(stored.box.extent) / columns;
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t j = 0; j < columns; ++j) {
-        const int64_t at = matrix ? (stored.box.offset[0] + i) * tensor.shape[1] + stored.box.offset[1] + j : stored.box.offset[0] + j;
-        flat[static_cast<size_t>(stored.offset + i * stored.row_stride + j)] = value_of(state_name(kind, tensor.name), at, version_);
+        const int64_t at =
+            matrix ? (stored.box.offset[0] + i) * tensor.shape[1] + stored.box.offset[1] + j : stored.box.offset[0] + j;
+        flat[static_cast<size_t>(stored.offset + i * stored.row_stride + j)] =
+            value_of(state_name(kind, tensor.name), at, version_);
       }
   }
 
@@ -104,8 +109,8 @@ class RankState {
 };
 
 // All ranks save at once. The reports, by rank.
-inline std::vector<SaveReport> save_all(const std::string& dir, const ModelConfig& config, int world, int64_t step, int version = 0,
-                                        std::vector<StoredFile> files = {}, Fs& fs = real_fs()) {
+inline std::vector<SaveReport> save_all(const std::string& dir, const ModelConfig& config, int world, int64_t step,
+                                        int version = 0, std::vector<StoredFile> files = {}, Fs& fs = real_fs()) {
   std::vector<std::unique_ptr<ShardSaver>> savers;
   for (int rank = 0; rank < world; ++rank) {
     RankState state(config, rank, world, version);
@@ -124,8 +129,10 @@ inline std::vector<SaveReport> save_all(const std::string& dir, const ModelConfi
   return reports;
 }
 
-inline void save_ok(const std::string& dir, const ModelConfig& config, int world, int64_t step, int version = 0, std::vector<StoredFile> files = {}) {
-  for (const SaveReport& report : save_all(dir, config, world, step, version, std::move(files))) REQUIRE_MESSAGE(report.status.ok(), report.status.message());
+inline void save_ok(const std::string& dir, const ModelConfig& config, int world, int64_t step, int version = 0,
+                    std::vector<StoredFile> files = {}) {
+  for (const SaveReport& report : save_all(dir, config, world, step, version, std::move(files)))
+    REQUIRE_MESSAGE(report.status.ok(), report.status.message());
 }
 
 // Elements of a checkpoint that are not those of the version.
@@ -135,9 +142,11 @@ inline int64_t wrong_elements(const Checkpoint& checkpoint, int version) {
     for (size_t t = 0; t < checkpoint.tensors().size(); ++t) {
       const LogicalTensor& tensor = checkpoint.tensors()[t];
       std::vector<float> values(static_cast<size_t>(elems_of(tensor.shape)), 99.0f);
-      const Status status = checkpoint.read(kind, static_cast<int>(t), whole(tensor.shape), DType::f32, values.data(), tensor.shape.back());
+      const Status status = checkpoint.read(kind, static_cast<int>(t), whole(tensor.shape), DType::f32, values.data(),
+                                            tensor.shape.back());
       CHECK_MESSAGE(status.ok(), status.message());
-      for (size_t i = 0; i < values.size(); ++i) wrong += values[i] != value_of(state_name(kind, tensor.name), static_cast<int64_t>(i), version);
+      for (size_t i = 0; i < values.size(); ++i)
+        wrong += values[i] != value_of(state_name(kind, tensor.name), static_cast<int64_t>(i), version);
     }
   return wrong;
 }
