@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -254,7 +255,7 @@ def perf_matmul_rates(program, m):
     if done.returncode != 0:
         return {}, f"{program}: exit code {done.returncode}: {done.stderr.strip()}"
     lines = done.stdout.splitlines()
-    libraries = [name.strip() for name in lines[0].split("median:")[1].split(";")[0].split(",")]
+    libraries = re.search(r"(llmops[^;]*);", lines[0]).group(1).split(", ")
     rates = {}
     for line in lines[1:]:
         words = line[18:].replace("x", " ").split()  # M N K, NT, best and median of each library
