@@ -5,7 +5,8 @@
 //   - a step outside an allocation: AddressSanitizer names it; without it, a write outside fails the launch;
 //   - host code that touches device memory: the arena is closed but for the time a queued item runs;
 //   - a missing sync or event: kernels and copies run late, streams interleaved in the schedule's order;
-//   - a barrier or a warp operation that not all of its threads reach: a report of who waits for what.
+//   - a barrier or a warp operation that not all of its threads reach: a report of who waits for what;
+//   - an asynchronous copy into shared memory that is not waited for: its target is NaN from the call to the wait.
 // It does not model memory ordering within a block that runs, bank conflicts, or blocks that run at the same time. One host
 // thread at a time uses it. Atomics on floats are left out on purpose: their order would not be fixed.
 #pragma once
@@ -101,8 +102,22 @@ void reset();  // forgets queued work and a failure; device memory stays
 
 // --- Warp operations: a rendezvous of the lanes of a mask.
 
-enum class WarpOp : uint8_t { sync, shfl_idx, shfl_up, shfl_down, shfl_xor, ballot };
+enum class WarpOp : uint8_t { sync, shfl_idx, shfl_up, shfl_down, shfl_xor, ballot, call };
 uint64_t warp(WarpOp op, unsigned mask, uint64_t value, int argument, int width);
+
+// An operation of the whole warp on registers of all lanes (kernels/cuda/mma.h). `run` gets what each lane has passed,
+// once, when all have come; it returns null or what is wrong.
+struct WarpCall {
+  const char* name;
+  const char* (*run)(void* const (&lanes)[32]);
+};
+void warp_call(const WarpCall& call, void* mine);
+
+// --- For kernels/cuda/copy.h: a thread's asynchronous copies into shared memory are done when it waits, not before.
+
+void copy_async(void* to, const void* from, int bytes);
+void copy_commit();
+void copy_wait(int pending);
 
 template <class T>
 T shuffle(WarpOp op, unsigned mask, T value, int argument, int width) {

@@ -46,7 +46,14 @@ namespace {
 constexpr size_t kStackBytes = 64 << 10;
 constexpr unsigned kWarp = 32;
 
-enum class At : uint8_t { ready, barrier, warp, done, short_of_shared };
+enum class At : uint8_t { ready, barrier, warp, done, short_of_shared, misaligned_copy };
+
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;  // the rest of kCopyBytes is zero
+};
+constexpr size_t kCopyBytes = 16;
 
 struct Thread {
   At at;
@@ -58,6 +65,9 @@ struct Thread {
   unsigned mask;
   uint64_t value;
   int argument, width;
+  const WarpCall* call;
+  std::vector<Copy> copies;     // not yet waited for
+  std::vector<size_t> groups;   // how many of them each group has; the last is open
 };
 
 struct Block {
@@ -118,6 +128,7 @@ void pause(At at) {
 void start(unsigned id, const dim3& size) {
   Thread& thread = block.threads[id];
   thread = {};
+  thread.groups = {0};
   thread.index = {id % size.x, id / size.x % size.y, id / size.x / size.y};
   std::byte* const stack = stack_of(id);
   ASAN_UNPOISON_MEMORY_REGION(stack, kStackBytes);  // frames of a block that failed
@@ -142,9 +153,13 @@ const char* name_of(WarpOp op) {
                                     "__shfl_down_sync", "__shfl_xor_sync", "__ballot_sync"};
   return kNames[static_cast<int>(op)];
 }
+const char* name_of(const Thread& t) { return t.op == WarpOp::call ? t.call->name : name_of(t.op); }
 std::string text_of(unsigned id, const Thread& t) {
   char text[160];
-  const char* const state = t.at == At::warp ? name_of(t.op) : t.at == At::barrier ? "__syncthreads" : "done";
+  const char* const state = t.at == At::warp      ? name_of(t)
+                            : t.at == At::barrier ? "__syncthreads"
+                            : t.at == At::done    ? "done"
+                                                  : "copy_async";
   std::snprintf(text, sizeof text, "thread (%u,%u,%u), lane %u of warp %u: %s", t.index.x, t.index.y, t.index.z,
                 id % kWarp, id / kWarp, state);
   std::string full = text;
@@ -167,9 +182,18 @@ unsigned source_of(const Thread& t, unsigned lane) {
   return outside ? lane : static_cast<unsigned>(from);
 }
 
+// All lanes of the warp of thread `id` have come to this call.
+void run_call(const WarpCall& call, unsigned id) {
+  Thread* const first = &block.threads[id / kWarp * kWarp];
+  void* lanes[kWarp];
+  for (unsigned lane = 0; lane < kWarp; ++lane) lanes[lane] = reinterpret_cast<void*>(first[lane].value);
+  if (const char* const wrong = call.run(lanes)) block.failure = text_of(id, block.threads[id]) + ": " + wrong;
+  for (unsigned lane = 0; lane < kWarp; ++lane) first[lane].at = At::ready;
+}
+
 // When every lane of the mask has come with the same operation: hands out the results and lets them go on.
 void meet(unsigned id) {
-  const Thread caller = block.threads[id];
+  const Thread& caller = block.threads[id];
   const unsigned first = id / kWarp * kWarp;
   const auto in_mask = [&](unsigned lane) { return (caller.mask >> lane & 1) != 0; };
   if (!in_mask(id - first)) return void(block.failure = text_of(id, caller) + ", which leave the caller out");
@@ -178,11 +202,13 @@ void meet(unsigned id) {
     if (first + lane >= block.threads.size())
       return void(block.failure = text_of(id, caller) + ", but the block has no lane " + std::to_string(lane));
     const Thread& other = block.threads[first + lane];
-    const bool differs = other.at == At::warp && (other.op != caller.op || other.mask != caller.mask);
+    const bool differs =
+        other.at == At::warp && (other.op != caller.op || other.mask != caller.mask || other.call != caller.call);
     if (other.at == At::done || differs)
       return void(block.failure = text_of(id, caller) + "; but " + text_of(first + lane, other));
     if (other.at != At::warp) return;
   }
+  if (caller.op == WarpOp::call) return run_call(*caller.call, id);
   unsigned votes = 0;
   uint64_t values[kWarp];
   std::fill_n(values, kWarp, ~uint64_t{0});  // a lane outside the mask has no value: NaN
@@ -217,7 +243,7 @@ std::string deadlock() {
   std::string seen;
   for (unsigned id = 0; id < block.threads.size(); ++id) {
     const Thread& t = block.threads[id];
-    const std::string kind = t.at == At::warp ? name_of(t.op) : t.at == At::barrier ? "__syncthreads" : "done";
+    const std::string kind = t.at == At::warp ? name_of(t) : t.at == At::barrier ? "__syncthreads" : "done";
     if (t.at == At::done || seen.find(kind) != std::string::npos) continue;
     seen += kind + " ";
     report += "; " + text_of(id, t);
@@ -243,6 +269,8 @@ std::string run_block(const Launch& launch) {
       if (block.threads[id].at == At::short_of_shared)
         return std::to_string(block.threads[id].value) + " bytes of shared memory are used, but the launch gives " +
                std::to_string(launch.shared_bytes);
+      if (block.threads[id].at == At::misaligned_copy)
+        return text_of(id, block.threads[id]) + ": a side is not on 16 bytes";
       if (!block.failure.empty()) return block.failure;
     }
     if (!moved) return deadlock();
@@ -280,8 +308,38 @@ void* block_shared(size_t bytes) {
 uint64_t warp(WarpOp op, unsigned mask, uint64_t value, int argument, int width) {
   Thread& self = block.threads[block.current];
   self.op = op, self.mask = mask, self.value = value, self.argument = argument, self.width = width;
+  self.call = nullptr;
   pause(At::warp);
   return self.value;
+}
+
+void warp_call(const WarpCall& call, void* mine) {
+  Thread& self = block.threads[block.current];
+  self.op = WarpOp::call, self.mask = ~0u, self.value = reinterpret_cast<uintptr_t>(mine);
+  self.call = &call;
+  pause(At::warp);
+}
+
+void copy_async(void* to, const void* from, int bytes) {
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % kCopyBytes != 0) pause(At::misaligned_copy);
+  Thread& self = block.threads[block.current];
+  self.copies.push_back({to, from, static_cast<size_t>(bytes)});
+  ++self.groups.back();
+  std::memset(to, 0xff, kCopyBytes);
+}
+
+void copy_commit() { block.threads[block.current].groups.push_back(0); }
+
+void copy_wait(int pending) {
+  Thread& self = block.threads[block.current];
+  while (self.groups.size() > static_cast<size_t>(pending) + 1) {
+    for (auto copy = self.copies.begin(); copy != self.copies.begin() + std::ptrdiff_t(self.groups.front()); ++copy) {
+      std::memset(copy->to, 0, kCopyBytes);
+      if (copy->bytes > 0) std::memcpy(copy->to, copy->from, copy->bytes);
+    }
+    self.copies.erase(self.copies.begin(), self.copies.begin() + std::ptrdiff_t(self.groups.front()));
+    self.groups.erase(self.groups.begin());
+  }
 }
 
 }  // namespace simt
