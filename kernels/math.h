@@ -1,7 +1,7 @@
 // exp, tanh, erf, log from our own polynomials: the same text for every device and instruction set, so the same bits.
-// V is F32x16 (cpu) or a one-lane struct of the same shape (cuda); operators and fma, min, max, abs, round_even, less, select,
-// to_int, to_float, bits_of, from_bits, shift_left, shift_right are found by argument-dependent lookup, and splat<V>(float)
-// makes a constant. In a source of kernels/cpu this header comes after vec.h.
+// V is F32x16 (kernels/cpu/vec.h) or F32 (kernels/cuda/lane.h, one lane); this header comes after one of them. Operators and
+// fma, min, max, abs, round_even, less, select, to_int, to_float, bits_of, from_bits, shift_left, shift_right, set1 and
+// set1_int are that header's.
 //
 // exp and log after the ranges of Cephes (S. L. Moshier, expf, logf, tanhf); erf split at |x| = 1 with Chebyshev fits of our
 // own (largest fit error 1.2e-9 and 6.5e-9). tests/kernels/math_test.cpp bounds each against libm's double.
@@ -10,9 +10,7 @@
 namespace llmops::LLMOPS_ISA {
 
 template <class V>
-LLMOPS_INLINE V splat(float x);
-template <>
-inline __attribute__((always_inline)) F32x16 splat<F32x16>(float x) { return set1(x); }
+LLMOPS_INLINE V splat(float x) { return set1(x); }
 
 // e^x; 0 below -103.97, inf above 88.72, NaN for NaN. Error < 1.1 ulp in the normal range.
 template <class V>

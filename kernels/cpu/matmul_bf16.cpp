@@ -10,7 +10,7 @@
 
 #pragma GCC target("avx512bf16")  // adds to the options that vec.h has pushed
 
-#include "kernels/cpu/gelu.h"
+#include "kernels/gelu.h"
 #include "kernels/cpu/lanes.h"
 
 #include "kernels/cpu/matmul_kernel.h"

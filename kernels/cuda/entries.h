@@ -7,5 +7,11 @@ namespace llmops::cuda {
 
 Status rms_norm(Stream& stream, const RmsNormArgs& args);
 Status rms_norm_backward(Stream& stream, const RmsNormBackwardArgs& args);
+Status swiglu(Stream& stream, const SwigluArgs& args);
+Status swiglu_backward(Stream& stream, const SwigluBackwardArgs& args);
+Status gelu(Stream& stream, const GeluArgs& args);
+Status gelu_backward(Stream& stream, const GeluBackwardArgs& args);
+Status add(Stream& stream, const AddArgs& args);
+Status cast(Stream& stream, const CastArgs& args);
 
 }  // namespace llmops::cuda

@@ -9,6 +9,12 @@ const OpTable* op_table_cuda() {
       .name = "cuda",
       .rms_norm = {cuda::rms_norm},
       .rms_norm_backward = {cuda::rms_norm_backward},
+      .swiglu = {cuda::swiglu},
+      .swiglu_backward = {cuda::swiglu_backward},
+      .gelu = {cuda::gelu},
+      .gelu_backward = {cuda::gelu_backward},
+      .add = {cuda::add},
+      .cast = {cuda::cast},
   };
   return &kTable;
 }

@@ -12,7 +12,7 @@
 #include "kernels/cpu/tasks.h"
 #include "kernels/cpu/vec.h"
 
-#include "kernels/cpu/gelu.h"
+#include "kernels/gelu.h"
 #include "kernels/cpu/lanes.h"
 
 #include "kernels/cpu/matmul_kernel.h"

@@ -54,9 +54,10 @@ struct CaseTensor {
   std::optional<Bound> bound = {};
 };
 
-// Runs op on ref, on cpu and on cuda under every schedule. make(views) makes the args from the tensors' views.
+// Runs op on ref, on cpu and on cuda under every schedule of `orders`. make(views) makes the args from the tensors' views.
 template <class Args, class Make>
-std::string cuda_against_others(OpFunction<Args> op, const std::vector<CaseTensor>& tensors, Make make) {
+std::string cuda_against_others(OpFunction<Args> op, const std::vector<CaseTensor>& tensors, Make make,
+                                const std::vector<simt::Schedule>& orders = schedules()) {
   std::vector<TensorView> host_views;
   std::vector<std::vector<uint8_t>> start;
   for (const CaseTensor& t : tensors) host_views.push_back(t.tensor->view()), start.push_back(t.tensor->contents());
@@ -71,7 +72,7 @@ std::string cuda_against_others(OpFunction<Args> op, const std::vector<CaseTenso
     return copies;
   };
   const auto want = outputs(reference_device()), cpu = outputs(*devices().front().device);
-  for (const simt::Schedule schedule : schedules()) {
+  for (const simt::Schedule schedule : orders) {
     simt::set_schedule(schedule);
     auto device = open_cuda_device();
     std::vector<std::unique_ptr<Mirror>> mirrors;

@@ -157,3 +157,10 @@ inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask,
 
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+// Toward zero; what is out of range goes to the nearest end, NaN to 0.
+inline int __float2int_rz(float x) {
+  if (x != x) return 0;
+  return x >= 0x1p31f ? INT32_MAX : x < -0x1p31f ? INT32_MIN : static_cast<int>(x);
+}

@@ -103,14 +103,5 @@ TEST_CASE("rms_norm_backward: a tree over more blocks of rows than one thread fo
                             [](auto& t) { return RmsNormBackwardArgs{t[0], t[1], t[2], t[3], {}, t[4], t[5], false}; }) == "");
 }
 
-TEST_CASE("an op that the cuda table lacks is refused by name") {
-  auto device = open_cuda_device();
-  Buffer x = device->alloc(64, Category::transient).take();
-  const TensorView view = x.view(DType::f32, {4, 4});
-  const Status status = add(device->compute(), AddArgs{view, view, view});
-  CHECK(status.code() == Code::usage);
-  CHECK(status.message().find("add: table cuda has no kernel for a F32 [4,4]") == 0);
-}
-
 }  // namespace
 }  // namespace llmops::test

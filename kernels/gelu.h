@@ -1,5 +1,5 @@
 // GELU and its derivative, one text for the elementwise ops and the matmul's epilogue, so that fused and unfused results
-// have the same bits. Included after kernels/cpu/vec.h.
+// have the same bits. Included as kernels/math.h is.
 //   tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))    (Hendrycks & Gimpel 2016)
 //   erf form:  0.5 x (1 + erf(x / sqrt(2)))
 #pragma once
