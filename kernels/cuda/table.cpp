@@ -9,6 +9,7 @@ const OpTable* op_table_cuda() {
       .name = "cuda",
       .rms_norm = {cuda::rms_norm},
       .rms_norm_backward = {cuda::rms_norm_backward},
+      .attention = {cuda::attention},
       .swiglu = {cuda::swiglu},
       .swiglu_backward = {cuda::swiglu_backward},
       .gelu = {cuda::gelu},

@@ -1,0 +1,365 @@
+// Attention, forward. The definition, for a query row (one query, one head) and absolute key positions, with the bits
+// of the cpu table:
+//   s_j = (ascending fma chain over e of q[e] * k_j[e]) * scale, then softcap * tanh(s_j / softcap) if softcap > 0;
+//   for each chunk of 256 positions with visible keys, ascending: m = max s_j, p_j = exp(s_j - m),
+//     l = sum of p_j over 16 lanes (lane = position % 16, ascending), folded,
+//     a[e] = ascending fma chain over j of p_j * v_j[e];
+//   chunks merge ascending (merge_stats), out = a / l, lse = m + log(l).
+// The chunk is the step of the online softmax (Milakov & Gimelshein 2018; tiled as in FlashAttention, Dao et al. 2022),
+// so that a row's bits do not depend on its block, nor on how the sequence was cut.
+//
+// A block has 32 rows of one KV head and walks the chunks: scores of 256 keys in shared memory, k and v through one
+// tile of 64 x 64. When the blocks are too few for a GPU (decode against a long cache), chunks are spread over blocks
+// that store partials, and a second kernel merges them in the same order. A masked key weighs 0; one that is not finite
+// reaches all rows of its block.
+#include "kernels/cuda/attention_batch.h"
+#include "kernels/cuda/attention_tile.h"
+#include "kernels/cuda/entries.h"
+#include "kernels/cuda/lane.h"
+#include "kernels/cuda/rows.h"
+
+namespace llmops::cuda {
+namespace {
+
+constexpr int kChunk = 256;  // positions per partial: part of the definition
+constexpr int kLanes = 16;
+constexpr float kNone = -__builtin_inff();
+
+constexpr int64_t kBlocksPlenty = 512;           // blocks that fill a GPU: about 4 for each multiprocessor
+constexpr int64_t kPartialFloatsMax = 16 << 20;  // 64 MiB of stored partials; beyond it chunks are not spread
+
+// Of a chunk and a row: (m, l) at stats[row][chunk], a at sums[row][chunk][e]. Chunks count from the sequence's first.
+struct Partials {
+  float *stats, *sums;
+  int64_t chunks;
+};
+
+template <class T>
+struct Forward {
+  Heads<const T> q, k, v;
+  Heads<T> out;
+  float* lse;
+  Sequences sequences;
+  Grouping g;
+  Partials partials;  // of a spread walk
+  int64_t window;
+  float scale, softcap;
+  bool aligned;
+};
+
+template <int kWide>
+struct Tiles {
+  float q[kWide * kRowPitch];        // [e][row]
+  float a[kTileRows][kWide];         // of the chunks so far
+  float scores[kChunk * kRowPitch];  // [key][row]
+  float tile[kTileColumns * kColumnPitch];
+  float lane[kLanes][kTileRows];
+  float top[kTileThreads / kTileRows][kTileRows];
+  float keep[kTileRows], take[kTileRows];
+};
+
+// What a block works on.
+struct Place {
+  Sequence seq;
+  int64_t sequence, q_first, kv_head, head_first;
+  int queries, heads;
+  Span keys;  // positions that some query of it sees
+
+  __device__ __forceinline__ int rows() const { return queries * heads; }
+  __device__ __forceinline__ int64_t query_of(int row) const { return q_first + row / heads; }  // within the sequence
+  __device__ __forceinline__ int64_t head_of(int row) const { return head_first + row % heads; }
+};
+
+template <class Args>
+__device__ __forceinline__ bool find_place(const Args& a, Place& p) {
+  const Sequences& all = a.sequences;
+  const int64_t number = blockIdx.x, last = gridDim.x - 1;
+  if (number < all.count) (void)all.at(number);  // every sequence is looked at, those without a block too
+  const int64_t block = last - number;           // the last queries see the most keys and come first
+  p.sequence = all.find(block, a.g.block_queries, [&](int64_t s) { return int64_t{all.q_begin[s]}; });
+  p.seq = all.at(p.sequence);
+  p.q_first = (block - p.seq.q_begin / a.g.block_queries - p.sequence) * a.g.block_queries;
+  if (p.q_first < 0 || p.q_first >= p.seq.q_count) return false;
+  const int64_t left = p.seq.q_count - p.q_first, part = blockIdx.y % a.g.head_blocks;
+  p.queries = static_cast<int>(left < a.g.block_queries ? left : a.g.block_queries);
+  p.kv_head = blockIdx.y / a.g.head_blocks;
+  p.head_first = p.kv_head * a.g.group + part * a.g.block_heads;
+  const int64_t heads_left = a.g.group - part * a.g.block_heads;
+  p.heads = static_cast<int>(heads_left < a.g.block_heads ? heads_left : a.g.block_heads);
+  const int64_t position = p.seq.q_pos + p.q_first;
+  p.keys = {visible(p.seq, position, a.window).lo, visible(p.seq, position + p.queries - 1, a.window).hi};
+  return true;
+}
+
+// Chunk of a position; positions of a ring may be anything, so the division rounds down.
+__device__ __forceinline__ int64_t chunk_of(int64_t position) { return position >> 8; }
+static_assert(kChunk == 1 << 8);
+
+struct Scale {
+  float keep, take;
+};
+// Adds a later partial to (m, l): a becomes a * keep + partial * take. l == 0 where nothing was seen, since the l of a
+// chunk is at least 1.
+__device__ __forceinline__ Scale merge_stats(float& m, float& l, float chunk_m, float chunk_l) {
+  if (chunk_l == 0) return {1, 0};
+  if (l == 0) return m = chunk_m, l = chunk_l, Scale{0, 1};
+  const float top = m > chunk_m ? m : chunk_m;
+  const Scale scale = {exp(F32{m - top}).v, exp(F32{chunk_m - top}).v};
+  m = top;
+  l = fmaf(chunk_l, scale.take, l * scale.keep);
+  return scale;
+}
+__device__ __forceinline__ float lse_of(float m, float l) { return l == 0 ? kNone : log(F32{l}).v + m; }
+
+// scores[key][row] = q . k over the keys of a chunk, 64 at a time.
+template <class T, int kWide>
+__device__ __forceinline__ void score(const Forward<T>& a, const Place& p, int64_t begin, Span keys, Tiles<kWide>& s) {
+  const int64_t row0 = p.seq.kv_begin + begin - p.seq.kv_pos;
+  for (int first = static_cast<int>(keys.lo) / kTileColumns * kTileColumns; first < keys.hi; first += kTileColumns) {
+    const Span span = cut(keys, first, first + kTileColumns);
+    Product product;
+    product.clear();
+    for (int e = 0; e < a.g.e; e += kTileColumns) {
+      const int width = static_cast<int>(a.g.e - e < kTileColumns ? a.g.e - e : kTileColumns);
+      load_transposed<T>(s.tile, kColumnPitch, a.aligned, static_cast<int>(span.lo - first),
+                         static_cast<int>(span.hi - first), width,
+                         [&](int key) { return a.k.at(row0 + first + key, p.kv_head) + e; });
+      __syncthreads();
+      product.add(s.q + e * kRowPitch, s.tile, width);
+      __syncthreads();
+    }
+    for (int j = 0; j < 4; ++j) {
+      Vec<float, 4> rows;
+      for (int i = 0; i < 4; ++i) rows.v[i] = product.at[i][j];
+      store(s.scores + (first + tile_column() + j) * kRowPitch + tile_row(), rows);
+    }
+  }
+  __syncthreads();
+}
+
+// Scores to weights exp(s - m), in place; m and l of the chunk for the thread's row. `seen` are the keys of the row,
+// `keys` those of the block. A thread has 4 lanes of a row, so 4 threads in 4 warps share one.
+template <class T, int kWide>
+__device__ __forceinline__ Vec<float, 2> weigh(const Forward<T>& a, Span seen, Span keys, Tiles<kWide>& s) {
+  constexpr int kParts = kTileThreads / kTileRows, kPartLanes = kLanes / kParts;
+  const int row = static_cast<int>(threadIdx.x) % kTileRows, part = static_cast<int>(threadIdx.x) / kTileRows;
+  const int first = static_cast<int>(keys.lo) / kLanes * kLanes + part * kPartLanes;
+  float* const column = s.scores + row;
+  float top = kNone;
+  for (int j0 = first; j0 < keys.hi; j0 += kLanes)
+    for (int j = j0; j < j0 + kPartLanes; ++j) {
+      float x = column[j * kRowPitch] * a.scale;
+      if (a.softcap > 0) x = tanh(F32{x / a.softcap}).v * a.softcap;
+      x = j >= seen.lo && j < seen.hi ? x : kNone;
+      top = top > x ? top : x;
+      column[j * kRowPitch] = x;
+    }
+  s.top[part][row] = top;
+  __syncthreads();
+  for (int i = 0; i < kParts; ++i) top = top > s.top[i][row] ? top : s.top[i][row];
+  if (seen.lo >= seen.hi) top = 0;  // all weights 0, not NaN
+  float sum[kPartLanes] = {};
+  for (int j0 = first; j0 < keys.hi; j0 += kLanes)
+    for (int j = 0; j < kPartLanes; ++j) {
+      const float weight = exp(F32{column[(j0 + j) * kRowPitch] - top}).v;
+      column[(j0 + j) * kRowPitch] = weight;
+      sum[j] += weight;
+    }
+  for (int j = 0; j < kPartLanes; ++j) s.lane[part * kPartLanes + j][row] = sum[j];
+  __syncthreads();
+  float fold[kLanes];
+  for (int i = 0; i < kLanes; ++i) fold[i] = s.lane[i][row];
+  for (int step = kLanes / 2; step > 0; step /= 2)
+    for (int i = 0; i < step; ++i) fold[i] += fold[i + step];
+  return {top, fold[0]};
+}
+
+// take(column, product) for the weighted sums of v over a chunk, 64 columns at a time.
+template <class T, int kWide, class Take>
+__device__ __forceinline__ void weighted_values(const Forward<T>& a, const Place& p, int64_t begin, Span keys,
+                                                Tiles<kWide>& s, Take take) {
+  const int64_t row0 = p.seq.kv_begin + begin - p.seq.kv_pos;
+  for (int e = 0; e < a.g.e; e += kTileColumns) {
+    const int width = static_cast<int>(a.g.e - e < kTileColumns ? a.g.e - e : kTileColumns);
+    Product product;
+    product.clear();
+    for (int first = static_cast<int>(keys.lo); first < keys.hi; first += kTileColumns) {
+      const int count = static_cast<int>(keys.hi - first < kTileColumns ? keys.hi - first : kTileColumns);
+      load_straight<T>(s.tile, kColumnPitch, a.aligned, 0, count, width,
+                       [&](int key) { return a.v.at(row0 + first + key, p.kv_head) + e; });
+      __syncthreads();
+      product.add(s.scores + first * kRowPitch, s.tile, count);
+      __syncthreads();
+    }
+    take(e, product);
+  }
+}
+
+template <class T, int kWide>
+__device__ __forceinline__ void merge_chunk(const Forward<T>& a, const Place& p, int64_t begin, Span keys, float& m,
+                                            float& l, const Vec<float, 2>& chunk, Tiles<kWide>& s) {
+  const Scale scale = merge_stats(m, l, chunk.v[0], chunk.v[1]);
+  if (threadIdx.x < kTileRows) s.keep[threadIdx.x] = scale.keep, s.take[threadIdx.x] = scale.take;
+  __syncthreads();
+  weighted_values(a, p, begin, keys, s, [&](int e, const Product& product) {
+    for (int i = 0; i < 4; ++i) {
+      const int row = tile_row() + i;
+      float* const sum = s.a[row] + e + tile_column();
+      for (int j = 0; j < 4; ++j) sum[j] = fmaf(product.at[i][j], s.take[row], sum[j] * s.keep[row]);
+    }
+  });
+}
+
+template <class T, int kWide>
+__device__ __forceinline__ void store_chunk(const Forward<T>& a, const Place& p, int64_t chunk, Span keys,
+                                            const Vec<float, 2>& stats, Tiles<kWide>& s) {
+  const auto slot = [&](int row) {
+    const int64_t n = p.seq.q_begin + p.query_of(row);
+    return (n * a.g.heads + p.head_of(row)) * a.partials.chunks + chunk - chunk_of(p.seq.kv_pos);
+  };
+  const int row = static_cast<int>(threadIdx.x);
+  if (row < p.rows()) store(a.partials.stats + 2 * slot(row), stats);
+  weighted_values(a, p, chunk * kChunk, keys, s, [&](int e, const Product& product) {
+    for (int i = 0; i < 4 && tile_row() + i < p.rows(); ++i) {
+      float* const sum = a.partials.sums + slot(tile_row() + i) * a.g.e;
+      for (int j = 0; j < 4 && e + tile_column() + j < a.g.e; ++j) sum[e + tile_column() + j] = product.at[i][j];
+    }
+  });
+}
+
+template <class T, int kWide>
+__device__ __forceinline__ void write(const Forward<T>& a, const Place& p, float m, float l, Tiles<kWide>& s) {
+  const int thread = static_cast<int>(threadIdx.x), e = static_cast<int>(a.g.e);
+  if (thread < p.rows()) {
+    s.lane[0][thread] = l;
+    a.lse[(p.seq.q_begin + p.query_of(thread)) * a.g.heads + p.head_of(thread)] = lse_of(m, l);
+  }
+  __syncthreads();
+  for (int i = thread; i < p.rows() * e; i += kTileThreads) {
+    const int row = i / e, x = i % e;
+    const float sum = s.lane[0][row];
+    a.out.at(p.seq.q_begin + p.query_of(row), p.head_of(row))[x] = narrow<T>(sum == 0 ? 0.0f : s.a[row][x] / sum);
+  }
+}
+
+// Grid: blocks of queries, KV heads and parts of their groups, spans of chunks (when kSpread).
+template <class T, int kWide, bool kSpread>
+__global__ void __launch_bounds__(kTileThreads) forward(Forward<T> a) {
+  Place p;
+  if (!find_place(a, p)) return;
+  Tiles<kWide>& s = block_shared<Tiles<kWide>>();
+  const int row = static_cast<int>(threadIdx.x) % kTileRows;
+  load_transposed<T>(s.q, kRowPitch, a.aligned, 0, kTileRows, static_cast<int>(a.g.e), [&](int r) -> const T* {
+    return r < p.rows() ? a.q.at(p.seq.q_begin + p.query_of(r), p.head_of(r)) : nullptr;
+  });
+  for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kWide; i += kTileThreads) s.a[i / kWide][i % kWide] = 0;
+  __syncthreads();
+
+  Span chunks = {0, 0};
+  if (p.keys.lo < p.keys.hi) chunks = {chunk_of(p.keys.lo), chunk_of(p.keys.hi - 1) + 1};
+  if (kSpread) {
+    const int64_t count = chunks.hi - chunks.lo, span = blockIdx.z, spans = gridDim.z;
+    chunks = {chunks.lo + count * span / spans, chunks.lo + count * (span + 1) / spans};
+  }
+  float m = 0, l = 0;  // of the thread's row
+  for (int64_t chunk = chunks.lo; chunk < chunks.hi; ++chunk) {
+    const int64_t begin = chunk * kChunk;
+    const auto local = [&](Span span) {
+      span = cut(span, begin, begin + kChunk);
+      return Span{span.lo - begin, span.hi - begin};
+    };
+    Span seen = {0, 0};
+    if (row < p.rows()) seen = local(visible(p.seq, p.seq.q_pos + p.query_of(row), a.window));
+    score(a, p, begin, local(p.keys), s);
+    const Vec<float, 2> stats = weigh(a, seen, local(p.keys), s);
+    if (kSpread)
+      store_chunk(a, p, chunk, local(p.keys), stats, s);
+    else
+      merge_chunk(a, p, begin, local(p.keys), m, l, stats, s);
+  }
+  if (!kSpread) write(a, p, m, l, s);
+}
+
+// Merges the partials of a spread walk; a warp per row.
+constexpr int kMergeWarps = 4;
+template <class T>
+__global__ void __launch_bounds__(kMergeWarps* kWarp) merge(Forward<T> a) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t row = int64_t{blockIdx.x} * kMergeWarps + threadIdx.x / kWarp;
+  const int64_t n = row / a.g.heads, head = row % a.g.heads;
+  if (n >= a.sequences.q_rows) return;
+  int64_t low = 0, high = a.sequences.count;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (a.sequences.q_begin[middle] <= n)
+      low = middle;
+    else
+      high = middle;
+  }
+  const Sequence seq = a.sequences.at(low);
+  if (n < seq.q_begin || n >= seq.q_begin + seq.q_count) return;
+  const Span keys = visible(seq, seq.q_pos + n - seq.q_begin, a.window);
+  float m = 0, l = 0, sum[kHeadMax / kWarp] = {};
+  for (int64_t position = keys.lo; position < keys.hi; position = (chunk_of(position) + 1) * kChunk) {
+    const int64_t slot = row * a.partials.chunks + chunk_of(position) - chunk_of(seq.kv_pos);
+    const Vec<float, 2> stats = load<2>(a.partials.stats + 2 * slot);
+    const Scale scale = merge_stats(m, l, stats.v[0], stats.v[1]);
+    const float* part = a.partials.sums + slot * a.g.e + lane;
+    for (int i = 0; i < kHeadMax / kWarp; ++i)
+      if (lane + i * kWarp < a.g.e) sum[i] = fmaf(part[i * kWarp], scale.take, sum[i] * scale.keep);
+  }
+  if (lane == 0) a.lse[row] = lse_of(m, l);
+  T* const out = a.out.at(n, head) + lane;
+  for (int i = 0; i < kHeadMax / kWarp; ++i)
+    if (lane + i * kWarp < a.g.e) out[i * kWarp] = narrow<T>(l == 0 ? 0.0f : sum[i] / l);
+}
+
+template <class T, int kWide>
+Status launch_forward(Stream& stream, const Forward<T>& args, dim3 grid, bool spread) {
+  return launch(stream.native(), grid, kTileThreads, sizeof(Tiles<kWide>), "attention",
+                spread ? forward<T, kWide, true> : forward<T, kWide, false>, args);
+}
+
+template <class T>
+Status run(Stream& stream, const AttentionArgs& a) {
+  const int64_t n = a.q.dim[0];
+  Forward<T> args = {heads_of<const T>(a.q),
+                     heads_of<const T>(a.k),
+                     heads_of<const T>(a.v),
+                     heads_of<T>(a.out),
+                     static_cast<float*>(a.lse.data),
+                     sequences_of(a),
+                     grouping_of(a, kTileRows),
+                     {},
+                     a.window,
+                     a.scale,
+                     a.softcap,
+                     rows_aligned(a.q) && rows_aligned(a.k) && rows_aligned(a.v)};
+  const Grouping& g = args.g;
+  LLMOPS_TRY(check_head(g.e));
+  if (n == 0 || args.sequences.count == 0) return {};
+  dim3 grid(static_cast<unsigned>(n / g.block_queries + args.sequences.count),
+            static_cast<unsigned>(a.k.dim[1] * g.head_blocks));
+  // A sequence may begin and end within a chunk.
+  const int64_t chunks = a.k.dim[0] / kChunk + 2, blocks = int64_t{grid.x} * grid.y, rows = n * g.heads;
+  const bool spread = blocks < kBlocksPlenty && chunks > 3 && rows * chunks * (g.e + 2) <= kPartialFloatsMax;
+  if (spread) {
+    grid.z = static_cast<unsigned>(std::min(chunks, kBlocksPlenty / blocks));
+    LLMOPS_ASSIGN(void* const scratch, stream.workspace(rows * chunks * (g.e + 2) * int64_t{sizeof(float)}));
+    args.partials = {static_cast<float*>(scratch), static_cast<float*>(scratch) + 2 * rows * chunks, chunks};
+  }
+  LLMOPS_TRY(g.e <= 64    ? (launch_forward<T, 64>(stream, args, grid, spread))
+             : g.e <= 128 ? (launch_forward<T, 128>(stream, args, grid, spread))
+                          : (launch_forward<T, 256>(stream, args, grid, spread)));
+  if (!spread) return {};
+  return launch(stream.native(), static_cast<unsigned>((rows + kMergeWarps - 1) / kMergeWarps), kMergeWarps * kWarp, 0,
+                "attention, merge of chunks", merge<T>, args);
+}
+
+}  // namespace
+
+Status attention(Stream& stream, const AttentionArgs& a) {
+  return a.q.dtype == DType::f32 ? run<float>(stream, a) : run<bf16>(stream, a);
+}
+
+}  // namespace llmops::cuda

@@ -1,0 +1,119 @@
+// The ragged batch of the attention kernels, read on the device: which sequence and rows a block works on, and which
+// keys a query sees. The host knows shapes only, so a grid is cut by them and a block finds its place by a search.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/cuda/device.h"
+#include "kernels/ops.h"
+
+namespace llmops::cuda {
+
+constexpr int64_t kHeadMax = 256;  // elements of a head: what the kernels have shared memory for
+
+inline Status check_head(int64_t e) {
+  if (e <= kHeadMax) return {};
+  return usage_error("heads of " + std::to_string(e) + " elements found, at most " + std::to_string(kHeadMax) +
+                     " expected on a CUDA device");
+}
+
+// Row and head of [n,h,e], both strided.
+template <class T>
+struct Heads {
+  T* data;
+  int64_t row_stride, head_stride;
+
+#if defined(__CUDACC__) || defined(LLMOPS_SIMT)
+  __device__ __forceinline__ T* at(int64_t row, int64_t head) const {
+    return data + row * row_stride + head * head_stride;
+  }
+#endif
+};
+template <class T, class Void>
+Heads<T> heads_of(const BasicView<Void>& view) {
+  return {static_cast<T*>(view.data), view.stride[0], view.stride[1]};
+}
+
+// One sequence: rows of q and of k and v, and the absolute positions of the first of each.
+struct Sequence {
+  int64_t q_begin, q_count, kv_begin, kv_count, q_pos, kv_pos;
+};
+
+// [lo, hi)
+struct Span {
+  int64_t lo, hi;
+};
+
+struct Sequences {
+  const int32_t *q_begin, *kv_begin, *kv_len, *q_pos0, *kv_pos0;
+  int64_t count, q_rows, kv_rows;
+
+#if defined(__CUDACC__) || defined(LLMOPS_SIMT)
+  // Offsets are data: a bad one must not lead outside of the tensors.
+  __device__ __forceinline__ Sequence at(int64_t s) const {
+    const Sequence seq = {q_begin[s], int64_t{q_begin[s + 1]} - q_begin[s], kv_begin[s], kv_len[s], q_pos0[s],
+                          kv_pos0[s]};
+    const bool valid = seq.q_begin >= 0 && seq.q_count >= 0 && seq.q_begin + seq.q_count <= q_rows &&
+                       seq.kv_begin >= 0 && seq.kv_count >= 0 && seq.kv_begin + seq.kv_count <= kv_rows;
+    if (!valid) __trap();
+    return seq;
+  }
+
+  // Blocks of `size` rows: those of sequence s are numbered from rows_before(s) / size + s. That leaves room for a last
+  // short one in each, and `count` blocks at most without work. The last s that begins at or before `block`:
+  template <class Before>
+  __device__ __forceinline__ int64_t find(int64_t block, int64_t size, Before rows_before) const {
+    int64_t low = 0, high = count;
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      if (rows_before(middle) / size + middle <= block)
+        low = middle;
+      else
+        high = middle;
+    }
+    return low;
+  }
+#endif
+};
+
+template <class Args>
+Sequences sequences_of(const Args& a) {
+  const auto i32 = [](const ConstTensorView& view) { return static_cast<const int32_t*>(view.data); };
+  return {i32(a.q_begin), i32(a.kv_begin), i32(a.kv_len), i32(a.q_pos0),
+          i32(a.kv_pos0), a.kv_len.dim[0], a.q.dim[0],    a.k.dim[0]};
+}
+
+#if defined(__CUDACC__) || defined(LLMOPS_SIMT)
+
+// The keys that the query at `position` sees, as absolute positions; of none, lo == hi.
+__device__ __forceinline__ Span visible(const Sequence& seq, int64_t position, int64_t window) {
+  const int64_t end = seq.kv_pos + seq.kv_count;
+  int64_t lo = window > 0 && position - window + 1 > seq.kv_pos ? position - window + 1 : seq.kv_pos;
+  if (lo > end) lo = end;  // the window begins behind the last key
+  const int64_t hi = position + 1 < end ? position + 1 : end;
+  return {lo, hi < lo ? lo : hi};
+}
+
+__device__ __forceinline__ Span cut(Span span, int64_t lo, int64_t hi) {
+  const auto within = [=](int64_t x) { return x < lo ? lo : x > hi ? hi : x; };
+  return {within(span.lo), within(span.hi)};
+}
+
+#endif
+
+// Query heads that read one KV head, and how (query, head) pairs make the rows of a block: queries outermost, so that
+// all of them share the keys in shared memory.
+struct Grouping {
+  int64_t e, heads, group;  // query heads of all, and of one KV head
+  int64_t block_heads;      // query heads of a block: the whole group, unless a block has fewer rows
+  int64_t head_blocks;      // of a group
+  int64_t block_queries;
+};
+template <class Args>
+Grouping grouping_of(const Args& a, int64_t rows) {
+  const int64_t heads = a.q.dim[1], group = heads / a.k.dim[1], block_heads = std::min(group, rows);
+  return {a.q.dim[2], heads, group, block_heads, (group + block_heads - 1) / block_heads, rows / block_heads};
+}
+
+}  // namespace llmops::cuda

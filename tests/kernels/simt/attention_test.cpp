@@ -1,0 +1,80 @@
+// The cuda table on the SIMT shim: attention against the ref table within the bounds of attention_case.h, and bit for
+// bit against the cpu table, whose order of sums it keeps.
+#include "support/attention_case.h"
+#include "support/cuda_case.h"
+
+namespace llmops::test {
+using namespace attention_case;
+namespace {
+
+// The tensors of a case for cuda_against_others, and the args from their views there.
+std::vector<CaseTensor> forward_tensors(Case& c) {
+  const Bound out = {sum_error(c.shape), rounding(c.q.dtype())}, lse = {sum_error(c.shape), kUnit};
+  return {{&c.q},        {&c.kv},     {&c.out, out}, {&c.lse, lse}, {&c.q_begin},
+          {&c.kv_begin}, {&c.kv_len}, {&c.q_pos0},   {&c.kv_pos0}};
+}
+AttentionArgs forward_args(const Case& c, const std::vector<TensorView>& t) {
+  const int64_t k = c.shape.kv_heads;
+  return {t[0],      heads_of(t[1], 0, k), heads_of(t[1], k, k), t[2], t[3], t[4], t[5], t[6], t[7], t[8],
+          c.scale(), c.shape.softcap,      c.shape.window};
+}
+
+template <class Check>
+void for_cases(Check check) {
+  for (const Shape& shape : shapes())
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (int64_t gap : {3, 8}) {  // 8: rows that start on 16 bytes, where the head size is a multiple of it
+        CAPTURE(shape.e);
+        CAPTURE(shape.sequences.size());
+        CAPTURE(info(dtype).name);
+        CAPTURE(gap);
+        Case c(shape, dtype, 1, gap);
+        check(c);
+      }
+}
+
+TEST_CASE("attention: every shape, ragged, grouped, windows, softcap, one walk and spread over blocks") {
+  for_cases([](Case& c) {
+    CHECK(cuda_against_others(attention, forward_tensors(c), [&](auto& t) { return forward_args(c, t); }) == "");
+  });
+}
+
+// The error of a case on the device; the message of the stream or of the call.
+std::string error_of(Case& c) {
+  const std::vector<CaseTensor> tensors = forward_tensors(c);
+  auto device = open_cuda_device();
+  std::vector<std::unique_ptr<Mirror>> mirrors;
+  std::vector<TensorView> views;
+  for (const CaseTensor& t : tensors) {
+    mirrors.push_back(std::make_unique<Mirror>(*device, *t.tensor));
+    views.push_back(mirrors.back()->view());
+  }
+  Status status = attention(device->compute(), forward_args(c, views));
+  const Status done = device->compute().sync();
+  simt::reset();
+  return status.ok() ? done.message() : status.message();
+}
+
+TEST_CASE("attention: offsets outside the tensors end the launch, those of a sequence without queries too") {
+  const auto error = [](GuardedTensor Case::*tensor, int64_t at, double value) {
+    Case c({4, 1, 1, {{3, 3, 0, 0}, {0, 2, 0, 0}, {2, 2, 0, 0}}}, DType::f32);
+    (c.*tensor).set(at, value);
+    return error_of(c);
+  };
+  CHECK(error(&Case::q_begin, 0, 0) == "");
+  for (const std::string& message :
+       {error(&Case::q_begin, 3, 6), error(&Case::q_begin, 1, 6), error(&Case::q_begin, 3, 1),
+        error(&Case::q_begin, 0, -1), error(&Case::kv_len, 1, 6), error(&Case::kv_len, 2, 3),
+        error(&Case::kv_len, 0, -1), error(&Case::kv_begin, 1, -1)}) {
+    CAPTURE(message);
+    CHECK(message.find("__trap") != std::string::npos);
+  }
+}
+
+TEST_CASE("attention: heads beyond what the kernels have room for are refused") {
+  Case c({257, 1, 1, {{1, 1, 0, 0}}}, DType::f32);
+  CHECK(error_of(c).find("heads of 257 elements found, at most 256 expected on a CUDA device") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace llmops::test
