@@ -10,8 +10,8 @@ struct MatmulShape {
   int64_t steps;              // of the whole k: k, or pairs of k for bf16 dot products
   int64_t chain_steps;        // of one chain of 512 k
   int tile_rows, tile_cols;   // of the register tile
-  bool copies_rows;           // rows of a are widened or copied, block by block
-  bool a_trans;               // a is stored [k,m] and packed, block by block
+  bool a_trans;               // a is stored [k,m]
+  bool copies_a;              // a is widened or packed block by block, else only a last tile of a stored [k,m]
   bool b_ready;               // b lies in panels that the kernel can read
 };
 

@@ -5,20 +5,18 @@ namespace llmops::LLMOPS_ISA {
 
 using Kernel = void (*)(const Tile&);
 
-// Kernels for 1 .. kTileRows rows of a that lie one after the other, then the ones for packed tiles.
+// Kernels for 1 .. kTileRows rows of a, or for whole tiles whose rows lie side by side.
 template <class Product, int kPanels, int... kRow>
 Kernel row_kernel(int rows, std::integer_sequence<int, kRow...>) {
-  static constexpr Kernel kTable[] = {run_tile<Product, kRow + 1, kPanels, 1>...};
+  static constexpr Kernel kTable[] = {run_tile<Product, kRow + 1, kPanels, false>...};
   return kTable[rows - 1];
 }
 template <class Product>
-Kernel kernel_for(bool tiles, int rows, int panels) {
+Kernel kernel_for(bool by_step, int rows, int panels) {
   constexpr auto kRows = std::make_integer_sequence<int, kTileRows>();
-  constexpr int kTiles = kTileRows;  // the step of a in packed tiles
-  if (panels > kTilePanels)
-    return tiles ? run_tile<Product, 1, kFlatPanels, kTiles> : run_tile<Product, 1, kFlatPanels, 1>;
-  if (!tiles) return panels == 1 ? row_kernel<Product, 1>(rows, kRows) : row_kernel<Product, kTilePanels>(rows, kRows);
-  return panels == 1 ? run_tile<Product, kTileRows, 1, kTiles> : run_tile<Product, kTileRows, kTilePanels, kTiles>;
+  if (panels > kTilePanels) return by_step ? run_tile<Product, 1, kFlatPanels, true> : run_tile<Product, 1, kFlatPanels, false>;
+  if (!by_step) return panels == 1 ? row_kernel<Product, 1>(rows, kRows) : row_kernel<Product, kTilePanels>(rows, kRows);
+  return panels == 1 ? run_tile<Product, kTileRows, 1, true> : run_tile<Product, kTileRows, kTilePanels, true>;
 }
 
 // What a task needs to know.
@@ -39,6 +37,9 @@ struct Matmul {
     return k0 / Kind::kPerStep * round_up(blocks.n, kLanes) + n0 * steps;
   }
   void task(int64_t index, int worker) const;
+  int64_t bring_a(int64_t k0, int64_t kc, int64_t m0, int64_t rows, float* packed) const;
+  void place_a(Tile& tile, int64_t k0, int64_t m0, int64_t m, int64_t in_place, const float* packed) const;
+  void look_ahead(Tile& tile, int64_t k0, int64_t m, int64_t index) const;
   void rows_block(Tile& tile, int64_t k0, int64_t kc, int64_t m0, int64_t rows, int64_t n0, int64_t columns,
                   float* packed) const;
   void pack_b(int64_t k0, int64_t kc, int64_t n0, int64_t columns, int64_t panel_elems, float* out) const;
@@ -76,32 +77,73 @@ void Matmul<Kind>::pack_all(Pool& pool, float* out) const {
   });
 }
 
+// The first rows of a block whose tiles read a where it lies; the others are copied to `packed`.
+template <class Kind>
+int64_t Matmul<Kind>::bring_a(int64_t k0, int64_t kc, int64_t m0, int64_t rows, float* packed) const {
+  const ConstTensorView& a = args.a;
+  if (args.a_trans) {
+    const int64_t whole = Kind::kCopiesA ? 0 : rows / kTileRows * kTileRows;
+    if (whole < rows) Kind::a_tiles(at<const In>(a, k0, m0 + whole), a.stride[0], rows - whole, kc, packed);
+    return whole;
+  }
+  if constexpr (Kind::kCopiesA) {
+    Kind::a_rows(at<const In>(a, m0, k0), a.stride[0], rows, kc, packed);
+    return 0;
+  }
+  return rows;
+}
+
+// Where the tile of row m0 + m finds a.
+template <class Kind>
+void Matmul<Kind>::place_a(Tile& tile, int64_t k0, int64_t m0, int64_t m, int64_t in_place, const float* packed) const {
+  const ConstTensorView& a = args.a;
+  if (m < in_place) {
+    tile.a = args.a_trans ? at<float>(a, k0, m0 + m) : at<float>(a, m0 + m, k0);
+    tile.a_row = tile.a_step = a.stride[0];
+  } else {
+    tile.a = packed + (args.a_trans ? (m - in_place) / kTileRows * tile_elems(tile.k) : (m - in_place) * tile.k);
+    tile.a_row = tile.k;
+    tile.a_step = kTileRows;
+  }
+}
+
+// What tile number `index` of a block fetches of the a of the next block, which begins at row m: a line of each step, or
+// of rows without gaps a line for each step.
+template <class Kind>
+void Matmul<Kind>::look_ahead(Tile& tile, int64_t k0, int64_t m, int64_t index) const {
+  constexpr int64_t kLine = 64;
+  const ConstTensorView& a = args.a;
+  const int64_t row_bytes = a.stride[0] * static_cast<int64_t>(sizeof(In));
+  tile.ahead = reinterpret_cast<const char*>(tile.a);
+  tile.ahead_step = 0;
+  if (m >= blocks.m) return;
+  if (args.a_trans) {
+    if (index * kLine >= blocks.m_block * static_cast<int64_t>(sizeof(In))) return;
+    tile.ahead = reinterpret_cast<const char*>(at<const In>(a, k0, m)) + index * kLine;
+    tile.ahead_step = row_bytes * Kind::kPerStep;
+  } else if (a.stride[0] == k && blocks.chains == 1 && index * kLine * tile.k < blocks.m_block * row_bytes) {
+    tile.ahead = reinterpret_cast<const char*>(at<const In>(a, m, k0)) + index * kLine * tile.k;
+    tile.ahead_step = kLine;
+  }
+}
+
 // The tiles of rows [m0, m0 + rows) x columns [n0, n0 + columns) for k in [k0, k0 + kc); tile.b is the first panel.
 template <class Kind>
 void Matmul<Kind>::rows_block(Tile& tile, int64_t k0, int64_t kc, int64_t m0, int64_t rows, int64_t n0, int64_t columns,
                               float* packed) const {
-  const ConstTensorView& x = args.a;
-  const float* a = packed;
-  tile.a_row = tile.k;
-  if (args.a_trans) {
-    Kind::a_tiles(at<const In>(x, k0, m0), x.stride[0], rows, kc, packed);
-  } else if constexpr (Kind::kCopiesRows) {
-    Kind::a_rows(at<const In>(x, m0, k0), x.stride[0], rows, kc, packed);
-  } else {
-    a = at<const float>(x, m0, k0);
-    tile.a_row = x.stride[0];
-  }
-  const int64_t a_tile = args.a_trans ? tile_elems(tile.k) : kTileRows * tile.a_row;
+  const int64_t in_place = bring_a(k0, kc, m0, rows, packed);
   const float* const b = tile.b;
+  int64_t index = 0;
   for (int64_t n = 0; n < columns; n += tile.cols) {
     tile.b = b + n / kLanes * tile.b_panel;
     tile.n = n0 + n;
     const bool flat = rows == 1 && columns - n >= kFlatCols;
     tile.cols = flat ? kFlatCols : static_cast<int>(std::min<int64_t>(kTileCols, columns - n));
     for (int64_t m = 0; m < rows; m += kTileRows) {
-      tile.a = a + m / kTileRows * a_tile;
       tile.m = m0 + m;
       tile.rows = static_cast<int>(std::min<int64_t>(kTileRows, rows - m));
+      place_a(tile, k0, m0, m, in_place, packed);
+      look_ahead(tile, k0, m0 + rows, index++);
       kernel_for<typename Kind::Product>(args.a_trans, tile.rows, static_cast<int>(ceil_div(tile.cols, kLanes)))(tile);
       if (blocks.chains > 1) tile.partial += kTileRows * kTileCols;
     }
@@ -151,8 +193,8 @@ Status run_matmul(Stream& stream, const MatmulArgs& args) {
                                              .chain_steps = kChain / Kind::kPerStep,
                                              .tile_rows = kTileRows,
                                              .tile_cols = kTileCols,
-                                             .copies_rows = Kind::kCopiesRows && !args.a_trans,
                                              .a_trans = args.a_trans,
+                                             .copies_a = Kind::kCopiesA,
                                              .b_ready = ready});
   Pool& pool = stream.device().pool();
   LLMOPS_ASSIGN(void* memory, stream.workspace(blocks.shared_bytes + pool.threads() * blocks.worker_bytes));

@@ -30,16 +30,19 @@ constexpr int kTileCols = kTilePanels * kLanes;
 constexpr int kFlatPanels = 4, kFlatCols = kFlatPanels * kLanes;
 static_assert(kFlatCols <= kTileRows * kTileCols && kFlatPanels > kTilePanels);
 constexpr int64_t kChain = 512;  // k of one chain (kernels/ops.h)
+constexpr int kStepsPerRow = 8;  // of k, for which a row of what the epilogue needs is fetched
 
 // Writes rows x cols finished sums (row stride kTileCols) to out at (m, n), through the epilogue.
 using Finish = void (*)(const MatmulArgs& args, const float* sums, int64_t m, int64_t n, int rows, int cols);
 
 struct Tile {
-  const float* a;         // row i, step k at a[i * a_row + k], or packed: a[k * kTileRows + i]
-  int64_t a_row;
+  const float* a;         // row i, step k at a[i * a_row + k * a_step]; one of the two strides is 1
+  int64_t a_row, a_step;
   const float* b;         // panel p, step k at b[p * b_panel + k * 16]
   int64_t b_panel;
   int64_t k;              // steps of this chain
+  const char* ahead;      // each step brings one line into the cache, ahead_step bytes apart: operands of a later tile
+  int64_t ahead_step;
   float* partial;         // the sum of the earlier chains, kTileRows * kTileCols
   bool first, last;       // of the chains
   bool bare;              // f32 out and nothing to do but to store or accumulate
@@ -99,28 +102,50 @@ void finish_tile(const MatmulArgs& args, const float* sums, int64_t m, int64_t n
   }
 }
 
+// What the epilogue reads and writes, row by row: out and one more tensor at most.
+struct Ends {
+  const char *out, *other;
+  int64_t out_step, other_step;
+};
+LLMOPS_INLINE const char* place(const Tile& t, const ConstTensorView& x, int64_t* step) {
+  const int64_t size = x.dtype == DType::bf16 ? 2 : 4;
+  *step = x.stride[0] * size;
+  return static_cast<const char*>(x.data) + (t.m * x.stride[0] + t.n) * size;
+}
+__attribute__((noinline)) inline Ends ends_of(const Tile& t) {
+  const MatmulArgs& args = *t.args;
+  Ends ends;
+  ends.out = ends.other = place(t, args.out, &ends.out_step);
+  ends.other_step = ends.out_step;
+  for (const ConstTensorView& x : {args.act_backward, args.residual, ConstTensorView(args.aux)})
+    if (x.present()) {
+      ends.other = place(t, x, &ends.other_step);
+      break;
+    }
+  return ends;
+}
+
 // One step of the chain in every lane.
 struct Fma {
   LLMOPS_INLINE F32x16 add(F32x16 left, F32x16 right, F32x16 sum) { return fma(left, right, sum); }
 };
 
-// kStepA: 1 for rows of a, kTileRows for a packed tile.
-template <class Product, int kRows, int kPanels, int kStepA>
+// kByStep: a row's steps are a_step apart and the rows of a step lie side by side (a stored [k,m], or packed).
+template <class Product, int kRows, int kPanels, bool kByStep>
 __attribute__((noinline)) void run_tile(const Tile& t) {
   F32x16 sum[kRows][kPanels];
 LLMOPS_UNROLL(16)
   for (int i = 0; i < kRows; ++i)
 LLMOPS_UNROLL(4)
     for (int p = 0; p < kPanels; ++p) sum[i][p] = zero();
-  if (t.last && t.bare) {
-    const float* out = at<const float>(t.args->out, t.m, t.n);
-    for (int i = 0; i < t.rows; ++i, out += t.args->out.stride[0]) __builtin_prefetch(out, 1);
-  }
+  Ends ends = ends_of(t);
+  int64_t rows_ahead = t.last ? t.rows : 0;
   const float* a = t.a;
   const float* b = t.b;
-  const int64_t a_row = kStepA == 1 ? t.a_row : 1, b_panel = t.b_panel;
-LLMOPS_UNROLL(4)
-  for (int64_t k = t.k; k > 0; --k, a += kStepA, b += kLanes) {
+  const char* ahead = t.ahead;
+  const int64_t a_row = kByStep ? 1 : t.a_row, a_step = kByStep ? t.a_step : 1, b_panel = t.b_panel;
+  const auto step = [&]() LLMOPS_BODY {
+    __builtin_prefetch(ahead, 0, 2);
     F32x16 right[kPanels];
 LLMOPS_UNROLL(4)
     for (int p = 0; p < kPanels; ++p) right[p] = load(b + p * b_panel);
@@ -130,7 +155,21 @@ LLMOPS_UNROLL(16)
 LLMOPS_UNROLL(4)
       for (int p = 0; p < kPanels; ++p) sum[i][p] = Product::add(left, right[p], sum[i][p]);
     }
+    a += a_step, b += kLanes, ahead += t.ahead_step;
+  };
+  int64_t k = t.k;
+  for (; k >= kStepsPerRow; k -= kStepsPerRow) {
+    if (rows_ahead-- > 0) {  // spread out: more misses at a time than there are buffers for would stop the loads of b
+      for (int line = 0; line < kPanels; ++line) {
+        __builtin_prefetch(ends.out + 64 * line, 1);
+        __builtin_prefetch(ends.other + 64 * line);
+      }
+      ends.out += ends.out_step, ends.other += ends.other_step;
+    }
+LLMOPS_UNROLL(4)
+    for (int i = 0; i < kStepsPerRow; ++i) step();
   }
+  for (; k > 0; --k) step();
   const auto each = [&](auto body) LLMOPS_BODY {
 LLMOPS_UNROLL(16)
     for (int i = 0; i < kRows; ++i)

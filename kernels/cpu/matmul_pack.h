@@ -152,16 +152,16 @@ struct Pairs {
   }
 };
 
-// What a kind of matmul does. F32 reads rows of a and panels of b where they lie.
+// What a kind of matmul does. F32 reads a and panels of b where they lie.
 struct F32 : Single<float> {
   using Product = Fma;
-  static constexpr bool kCopiesRows = false, kReadsPanels = true;
+  static constexpr bool kCopiesA = false, kReadsPanels = true;
 };
 
 // bf16 in, f32 arithmetic: everything is widened on its way.
 struct Widened : Single<bf16> {
   using Product = Fma;
-  static constexpr bool kCopiesRows = true, kReadsPanels = false;
+  static constexpr bool kCopiesA = true, kReadsPanels = false;
 
   static void a_rows(const bf16* a, int64_t stride, int64_t count, int64_t k, float* rows) {
     for (int64_t i = 0; i < count; ++i, a += stride, rows += k)
@@ -181,7 +181,7 @@ struct Widened : Single<bf16> {
 template <class P>
 struct Dots : Pairs {
   using Product = P;
-  static constexpr bool kCopiesRows = true, kReadsPanels = true;
+  static constexpr bool kCopiesA = true, kReadsPanels = true;
 };
 
 }  // namespace llmops::LLMOPS_ISA
