@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/run.h"
-#include "ckpt/checkpoint.h"
+#include "ckpt/source.h"
 #include "layout/plan.h"
 
 namespace llmops::train_command_detail {
@@ -198,13 +198,8 @@ Result<TrainOptions> resolve(Options& o, int world) {
 Status resolve_model(const Options& o, const Corpus& corpus, TrainOptions* t) {
   const int64_t vocab = corpus.vocab_size();
   if (!o.init_from.empty()) {
-    auto native = Checkpoint::open(o.init_from);
-    if (native.ok()) {
-      t->model = (*native)->config();
-    } else {
-      LLMOPS_ASSIGN(const std::unique_ptr<TensorSource> source, open_hf(o.init_from));
-      t->model = source->config();
-    }
+    LLMOPS_ASSIGN(const std::unique_ptr<TensorSource> source, open_weights(o.init_from));
+    t->model = source->config();
   } else if (is_descriptor(o.model)) {
     const bool own_vocab = corpus.tokenizer().has_value() || o.model == "char";
     LLMOPS_ASSIGN(t->model, model_config_from_descriptor(o.model, own_vocab ? vocab : 0));

@@ -31,5 +31,7 @@ class TensorSource {
 // A directory with config.json and model.safetensors, or shards with model.safetensors.index.json. Missing, unexpected
 // and misshaped tensors are Code::invalid and named.
 Result<std::unique_ptr<TensorSource>> open_hf(const std::string& dir);
+// A step folder if manifest.json is in it, else a Hugging Face directory.
+Result<std::unique_ptr<TensorSource>> open_weights(const std::string& dir);
 
 }  // namespace llmops

@@ -72,7 +72,7 @@ class Run {
       step_ = saved_step_ = checkpoint->step();
       summary_.last_checkpoint = o_.resume_from;
     } else if (!o_.init_from.empty()) {
-      LLMOPS_ASSIGN(const std::unique_ptr<TensorSource> source, open_source(o_.init_from));
+      LLMOPS_ASSIGN(const std::unique_ptr<TensorSource> source, open_weights(o_.init_from));
       LLMOPS_TRY(restore(*state_, *source, false, device_));
     } else {
       LLMOPS_TRY(state_->init_weights(o_.seed));
@@ -89,13 +89,6 @@ class Run {
   void leave_together() {
     if (!comm_.barrier(device_.compute()).ok() || !device_.compute().sync().ok())
       log(LogLevel::debug, "train: the group was gone at the end");
-  }
-
-  // A step folder or a Hugging Face directory.
-  static Result<std::unique_ptr<TensorSource>> open_source(const std::string& path) {
-    auto native = Checkpoint::open(path);
-    if (native.ok()) return std::unique_ptr<TensorSource>(native.take());
-    return open_hf(path);
   }
 
   Status open_logs() {
@@ -258,18 +251,22 @@ class Run {
   // Waits until no rank has a save in progress: true; or until one has failed: false. Collective.
   Result<bool> drain_saves() {
     constexpr auto kPause = std::chrono::milliseconds(2);
-    LLMOPS_ASSIGN(const Buffer buffer, device_.alloc(2 * sizeof(double), Category::transient));
-    auto* failed_busy = buffer.as<double>();
     while (true) {
       collect_save();
-      failed_busy[0] = save_status_.ok() ? 0 : 1;
-      failed_busy[1] = saver_->busy() ? 1 : 0;
-      LLMOPS_TRY(comm_.all_reduce(device_.compute(), buffer.view(DType::f64, {2}), ReduceOp::max));
-      LLMOPS_TRY(device_.compute().sync());
-      if (failed_busy[0] > 0) return false;
-      if (failed_busy[1] == 0) return true;
+      LLMOPS_ASSIGN(const double state, highest(!save_status_.ok() ? 2 : saver_->busy() ? 1 : 0));
+      if (state == 2) return false;
+      if (state == 0) return true;
       std::this_thread::sleep_for(kPause);
     }
+  }
+
+  // The highest value of any rank. Collective.
+  Result<double> highest(double mine) {
+    LLMOPS_ASSIGN(const Buffer buffer, device_.alloc(sizeof(double), Category::transient));
+    *buffer.as<double>() = mine;
+    LLMOPS_TRY(comm_.all_reduce(device_.compute(), buffer.view(DType::f64, {1}), ReduceOp::max));
+    LLMOPS_TRY(device_.compute().sync());
+    return *buffer.as<double>();
   }
 
   Status finish_save() {
@@ -278,18 +275,18 @@ class Run {
     return saved ? Status() : save_failure();
   }
 
-  // All ranks come here together; the one whose shard failed says why.
+  // All ranks come here together; of those whose shard failed, the first says why.
   Status save_failure() {
     agreed_ = true;
     const Status mine = save_status_;
     saver_->cancel();
     while (auto done = saver_->wait()) take(*done);
-    LLMOPS_TRY(comm_.barrier(device_.compute()));  // nobody writes any more
-    LLMOPS_TRY(device_.compute().sync());
+    const bool failed = !mine.ok() && !mine.message().empty();
+    LLMOPS_ASSIGN(const double speaks, highest(failed ? -comm_.rank() : -comm_.world()));  // nobody writes any more
     if (root())
       if (auto dir = Dir::open(o_.out); dir.ok())
         if (Status removed = remove_leftovers(*dir); !removed.ok()) warn(removed.message());
-    if (mine.ok() || mine.message().empty()) return io_error("");
+    if (speaks != -comm_.rank()) return io_error("");
     const auto steps = list_steps(o_.out);
     const bool has_step = steps.ok() && !steps->empty();
     return io_error(fmt::format("{}; {}", mine.message(),
