@@ -58,39 +58,6 @@ struct Tiles {
   float keep[kTileRows], take[kTileRows];
 };
 
-// What a block works on.
-struct Place {
-  Sequence seq;
-  int64_t sequence, q_first, kv_head, head_first;
-  int queries, heads;
-  Span keys;  // positions that some query of it sees
-
-  __device__ __forceinline__ int rows() const { return queries * heads; }
-  __device__ __forceinline__ int64_t query_of(int row) const { return q_first + row / heads; }  // within the sequence
-  __device__ __forceinline__ int64_t head_of(int row) const { return head_first + row % heads; }
-};
-
-template <class Args>
-__device__ __forceinline__ bool find_place(const Args& a, Place& p) {
-  const Sequences& all = a.sequences;
-  const int64_t number = blockIdx.x, last = gridDim.x - 1;
-  if (number < all.count) (void)all.at(number);  // every sequence is looked at, those without a block too
-  const int64_t block = last - number;           // the last queries see the most keys and come first
-  p.sequence = all.find(block, a.g.block_queries, [&](int64_t s) { return int64_t{all.q_begin[s]}; });
-  p.seq = all.at(p.sequence);
-  p.q_first = (block - p.seq.q_begin / a.g.block_queries - p.sequence) * a.g.block_queries;
-  if (p.q_first < 0 || p.q_first >= p.seq.q_count) return false;
-  const int64_t left = p.seq.q_count - p.q_first, part = blockIdx.y % a.g.head_blocks;
-  p.queries = static_cast<int>(left < a.g.block_queries ? left : a.g.block_queries);
-  p.kv_head = blockIdx.y / a.g.head_blocks;
-  p.head_first = p.kv_head * a.g.group + part * a.g.block_heads;
-  const int64_t heads_left = a.g.group - part * a.g.block_heads;
-  p.heads = static_cast<int>(heads_left < a.g.block_heads ? heads_left : a.g.block_heads);
-  const int64_t position = p.seq.q_pos + p.q_first;
-  p.keys = {visible(p.seq, position, a.window).lo, visible(p.seq, position + p.queries - 1, a.window).hi};
-  return true;
-}
-
 // Chunk of a position; positions of a ring may be anything, so the division rounds down.
 __device__ __forceinline__ int64_t chunk_of(int64_t position) { return position >> 8; }
 static_assert(kChunk == 1 << 8);
@@ -235,18 +202,16 @@ __device__ __forceinline__ void write(const Forward<T>& a, const Place& p, float
     a.lse[(p.seq.q_begin + p.query_of(thread)) * a.g.heads + p.head_of(thread)] = lse_of(m, l);
   }
   __syncthreads();
-  for (int i = thread; i < p.rows() * e; i += kTileThreads) {
-    const int row = i / e, x = i % e;
-    const float sum = s.lane[0][row];
-    a.out.at(p.seq.q_begin + p.query_of(row), p.head_of(row))[x] = narrow<T>(sum == 0 ? 0.0f : s.a[row][x] / sum);
-  }
+  store_rows<T>(
+      a.aligned, p.rows(), e, [&](int row) { return a.out.at(p.seq.q_begin + p.query_of(row), p.head_of(row)); },
+      [&](int row, int x) { return s.lane[0][row] == 0 ? 0.0f : s.a[row][x] / s.lane[0][row]; });
 }
 
 // Grid: blocks of queries, KV heads and parts of their groups, spans of chunks (when kSpread).
 template <class T, int kWide, bool kSpread>
 __global__ void __launch_bounds__(kTileThreads) forward(Forward<T> a) {
   Place p;
-  if (!find_place(a, p)) return;
+  if (!find_place(a.sequences, a.g, a.window, p)) return;
   Tiles<kWide>& s = block_shared<Tiles<kWide>>();
   const int row = static_cast<int>(threadIdx.x) % kTileRows;
   load_transposed<T>(s.q, kRowPitch, a.aligned, 0, kTileRows, static_cast<int>(a.g.e), [&](int r) -> const T* {
@@ -334,7 +299,7 @@ Status run(Stream& stream, const AttentionArgs& a) {
                      a.window,
                      a.scale,
                      a.softcap,
-                     rows_aligned(a.q) && rows_aligned(a.k) && rows_aligned(a.v)};
+                     rows_aligned(a.q) && rows_aligned(a.k) && rows_aligned(a.v) && rows_aligned(a.out)};
   const Grouping& g = args.g;
   LLMOPS_TRY(check_head(g.e));
   if (n == 0 || args.sequences.count == 0) return {};

@@ -60,6 +60,11 @@ struct Sequences {
     return seq;
   }
 
+  // For gradients: no KV row belongs to two sequences, and they are in order.
+  __device__ __forceinline__ void check_apart(int64_t s) const {
+    if (s > 0 && at(s).kv_begin < int64_t{kv_begin[s - 1]} + kv_len[s - 1]) __trap();
+  }
+
   // Blocks of `size` rows: those of sequence s are numbered from rows_before(s) / size + s. That leaves room for a last
   // short one in each, and `count` blocks at most without work. The last s that begins at or before `block`:
   template <class Before>
@@ -115,5 +120,50 @@ Grouping grouping_of(const Args& a, int64_t rows) {
   const int64_t heads = a.q.dim[1], group = heads / a.k.dim[1], block_heads = std::min(group, rows);
   return {a.q.dim[2], heads, group, block_heads, (group + block_heads - 1) / block_heads, rows / block_heads};
 }
+
+#if defined(__CUDACC__) || defined(LLMOPS_SIMT)
+
+// Rows of a sequence: queries [first, first + queries), each with `heads` heads.
+struct QueryBlock {
+  int64_t first, head_first;
+  int queries, heads;
+
+  __device__ __forceinline__ int rows() const { return queries * heads; }
+  __device__ __forceinline__ int64_t query_of(int row) const { return first + row / heads; }  // within the sequence
+  __device__ __forceinline__ int64_t head_of(int row) const { return head_first + row % heads; }
+};
+// The block at query `first`, of part `part` of the KV head's group.
+__device__ __forceinline__ QueryBlock query_block(const Grouping& g, int64_t q_count, int64_t first, int64_t kv_head,
+                                                  int64_t part) {
+  const int64_t queries = q_count - first < g.block_queries ? q_count - first : g.block_queries;
+  const int64_t heads_left = g.group - part * g.block_heads;
+  return {first, kv_head * g.group + part * g.block_heads, static_cast<int>(queries),
+          static_cast<int>(heads_left < g.block_heads ? heads_left : g.block_heads)};
+}
+
+// What a block of the grid works on, when that is rows.
+struct Place : QueryBlock {
+  Sequence seq;
+  int64_t kv_head;
+  Span keys;  // positions that some query of it sees
+};
+
+// Of block (x, y) of a grid of q_rows / block_queries + sequences by KV heads * head_blocks. False: no work.
+__device__ __forceinline__ bool find_place(const Sequences& all, const Grouping& g, int64_t window, Place& p) {
+  const int64_t number = blockIdx.x, last = gridDim.x - 1;
+  if (number < all.count) (void)all.at(number);  // every sequence is looked at, those without a block too
+  const int64_t block = last - number;           // the last queries see the most keys and come first
+  const int64_t s = all.find(block, g.block_queries, [&](int64_t i) { return int64_t{all.q_begin[i]}; });
+  p.seq = all.at(s);
+  const int64_t first = (block - p.seq.q_begin / g.block_queries - s) * g.block_queries;
+  if (first < 0 || first >= p.seq.q_count) return false;
+  p.kv_head = blockIdx.y / g.head_blocks;
+  static_cast<QueryBlock&>(p) = query_block(g, p.seq.q_count, first, p.kv_head, blockIdx.y % g.head_blocks);
+  const int64_t position = p.seq.q_pos + first;
+  p.keys = {visible(p.seq, position, window).lo, visible(p.seq, position + p.queries - 1, window).hi};
+  return true;
+}
+
+#endif
 
 }  // namespace llmops::cuda

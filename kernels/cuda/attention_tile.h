@@ -73,6 +73,26 @@ __device__ __forceinline__ void load_straight(float* tile, int pitch, bool align
   load_rows<T, false>(aligned, begin, end, width, row_at, [=](int row, int x, float v) { tile[row * pitch + x] = v; });
 }
 
+// row_at(i)[x] = value(i, x), rounded, for all x < width of the first `rows` rows; 16 bytes a store where rows are
+// aligned.
+template <class T, int kVec, class RowAt, class Value>
+__device__ __forceinline__ void store_rows_by(int rows, int width, RowAt row_at, Value value) {
+  const int parts = width / kVec;
+  for (int i = static_cast<int>(threadIdx.x); i < rows * parts; i += kTileThreads) {
+    const int row = i / parts, x = i % parts * kVec;
+    Vec<T, kVec> v;
+    for (int j = 0; j < kVec; ++j) v.v[j] = narrow<T>(value(row, x + j));
+    store(row_at(row) + x, v);
+  }
+}
+template <class T, class RowAt, class Value>
+__device__ __forceinline__ void store_rows(bool aligned, int rows, int width, RowAt row_at, Value value) {
+  if (aligned)
+    store_rows_by<T, 16 / sizeof(T)>(rows, width, row_at, value);
+  else
+    store_rows_by<T, 1>(rows, width, row_at, value);
+}
+
 }  // namespace llmops::cuda
 
 #endif

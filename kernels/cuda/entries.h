@@ -6,6 +6,7 @@
 namespace llmops::cuda {
 
 Status attention(Stream& stream, const AttentionArgs& args);
+Status attention_backward(Stream& stream, const AttentionBackwardArgs& args);
 Status rms_norm(Stream& stream, const RmsNormArgs& args);
 Status rms_norm_backward(Stream& stream, const RmsNormBackwardArgs& args);
 Status swiglu(Stream& stream, const SwigluArgs& args);

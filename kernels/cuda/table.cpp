@@ -10,6 +10,7 @@ const OpTable* op_table_cuda() {
       .rms_norm = {cuda::rms_norm},
       .rms_norm_backward = {cuda::rms_norm_backward},
       .attention = {cuda::attention},
+      .attention_backward = {cuda::attention_backward},
       .swiglu = {cuda::swiglu},
       .swiglu_backward = {cuda::swiglu_backward},
       .gelu = {cuda::gelu},

@@ -10,13 +10,38 @@ namespace {
 // The tensors of a case for cuda_against_others, and the args from their views there.
 std::vector<CaseTensor> forward_tensors(Case& c) {
   const Bound out = {sum_error(c.shape), rounding(c.q.dtype())}, lse = {sum_error(c.shape), kUnit};
-  return {{&c.q},        {&c.kv},     {&c.out, out}, {&c.lse, lse}, {&c.q_begin},
-          {&c.kv_begin}, {&c.kv_len}, {&c.q_pos0},   {&c.kv_pos0}};
+  return {{&c.q},      {&c.kv},      {&c.q_begin},  {&c.kv_begin}, {&c.kv_len},
+          {&c.q_pos0}, {&c.kv_pos0}, {&c.out, out}, {&c.lse, lse}};
 }
 AttentionArgs forward_args(const Case& c, const std::vector<TensorView>& t) {
   const int64_t k = c.shape.kv_heads;
-  return {t[0],      heads_of(t[1], 0, k), heads_of(t[1], k, k), t[2], t[3], t[4], t[5], t[6], t[7], t[8],
+  return {t[0],      heads_of(t[1], 0, k), heads_of(t[1], k, k), t[7], t[8], t[2], t[3], t[4], t[5], t[6],
           c.scale(), c.shape.softcap,      c.shape.window};
+}
+std::vector<CaseTensor> backward_tensors(Case& c) {
+  const Bound bound = gradient_bound(c.shape, c.q.dtype());
+  return {{&c.q},       {&c.kv},  {&c.q_begin}, {&c.kv_begin}, {&c.kv_len},    {&c.q_pos0},
+          {&c.kv_pos0}, {&c.out}, {&c.lse},     {&c.dout},     {&c.dq, bound}, {&c.dkv, bound}};
+}
+AttentionBackwardArgs backward_args(const Case& c, const std::vector<TensorView>& t) {
+  const int64_t k = c.shape.kv_heads;
+  return {t[0],
+          heads_of(t[1], 0, k),
+          heads_of(t[1], k, k),
+          t[7],
+          t[9],
+          t[8],
+          t[2],
+          t[3],
+          t[4],
+          t[5],
+          t[6],
+          t[10],
+          heads_of(t[11], 0, k),
+          heads_of(t[11], k, k),
+          c.scale(),
+          c.shape.softcap,
+          c.shape.window};
 }
 
 template <class Check>
@@ -36,6 +61,16 @@ void for_cases(Check check) {
 TEST_CASE("attention: every shape, ragged, grouped, windows, softcap, one walk and spread over blocks") {
   for_cases([](Case& c) {
     CHECK(cuda_against_others(attention, forward_tensors(c), [&](auto& t) { return forward_args(c, t); }) == "");
+  });
+}
+
+TEST_CASE("attention_backward: every shape; rows and keys of no sequence have no gradient") {
+  for_cases([](Case& c) {
+    REQUIRE(run_on(*devices().front().device, attention, c.forward()) == "");
+    // With more than 64 query heads to a KV head the cpu sums a longer chain.
+    const Bits bits = c.shape.heads / c.shape.kv_heads > 64 ? Bits::own : Bits::of_cpu;
+    const auto args = [&](auto& t) { return backward_args(c, t); };
+    CHECK(cuda_against_others(attention_backward, backward_tensors(c), args, schedules(), bits) == "");
   });
 }
 
