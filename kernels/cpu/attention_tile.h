@@ -140,15 +140,19 @@ struct Product {
 template <int kRows, int kVecs>
 LLMOPS_INLINE void tile_columns(const Product& p, const Range* range, Range shared, Range all, int64_t v) {
   F32x16 acc[kRows][kVecs];
+LLMOPS_UNROLL(8)
   for (int r = 0; r < kRows; ++r)
+LLMOPS_UNROLL(8)
     for (int i = 0; i < kVecs; ++i) acc[r][i] = zero();
   const float* b = p.b + v * p.b_vec;
   // Rows end (and with a window begin) at different x: only there each row's own range is looked at.
   const auto edge = [&](int32_t from, int32_t to) LLMOPS_ATTR {
     for (int32_t x = from; x < to; ++x)
+LLMOPS_UNROLL(8)
       for (int r = 0; r < kRows; ++r) {
         if (x < range[r].lo || x >= range[r].hi) continue;
         const F32x16 a = set1(p.a[r * p.a_row + x * p.a_x]);
+LLMOPS_UNROLL(8)
         for (int i = 0; i < kVecs; ++i) acc[r][i] = fma(a, load(b + x * p.b_x + i * p.b_vec), acc[r][i]);
       }
   };
@@ -157,14 +161,19 @@ LLMOPS_INLINE void tile_columns(const Product& p, const Range* range, Range shar
   const float* bx = b + shared.lo * p.b_x;
   for (int32_t x = shared.lo; x < shared.hi; ++x, a += p.a_x, bx += p.b_x) {
     F32x16 bv[kVecs];
+LLMOPS_UNROLL(8)
     for (int i = 0; i < kVecs; ++i) bv[i] = load(bx + i * p.b_vec);
+LLMOPS_UNROLL(8)
     for (int r = 0; r < kRows; ++r) {
       const F32x16 av = set1(a[r * p.a_row]);
+LLMOPS_UNROLL(8)
       for (int i = 0; i < kVecs; ++i) acc[r][i] = fma(av, bv[i], acc[r][i]);
     }
   }
   edge(shared.hi, all.hi);
+LLMOPS_UNROLL(8)
   for (int r = 0; r < kRows; ++r)
+LLMOPS_UNROLL(8)
     for (int i = 0; i < kVecs; ++i) {
       float* c = p.c + r * p.c_row + (v + i) * 16;
       store(c, p.add ? load(c) + acc[r][i] : acc[r][i]);

@@ -11,19 +11,13 @@
 namespace llmops::LLMOPS_ISA {
 
 // 12 accumulators of 8 lanes and 3 operands fill AVX2's 16 registers; 24 of 16 lanes leave AVX-512 eight for operands.
-// The baseline emulates fma by a call per lane: larger tiles and unrolled loops would only cost compile time.
+// The baseline emulates fma by a call per lane: larger tiles would only cost compile time.
 #if LLMOPS_ISA_LEVEL == 3 || defined(LLMOPS_MATMUL_WIDE)  // the latter: a test of the wide tile on any CPU
 constexpr int kTileRows = 12, kTilePanels = 2;
 #elif LLMOPS_ISA_LEVEL == 2
 constexpr int kTileRows = 6, kTilePanels = 1;
 #else
 constexpr int kTileRows = 4, kTilePanels = 1;
-#endif
-#if LLMOPS_ISA_LEVEL == 1
-#define LLMOPS_UNROLL(n)
-#else
-#define LLMOPS_UNROLL_(text) _Pragma(#text)
-#define LLMOPS_UNROLL(n) LLMOPS_UNROLL_(GCC unroll n)
 #endif
 constexpr int kTileCols = kTilePanels * kLanes;
 // A single row (decoding) has too few sums in a tile to hide the latency of fma; it takes four panels at a time.

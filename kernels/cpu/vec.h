@@ -39,6 +39,15 @@
 #endif
 #define LLMOPS_INLINE static inline __attribute__((always_inline))
 
+// Before a loop over an array of vectors that are to stay in registers. The baseline emulates fma by a call per lane, so
+// there it would only cost compile time.
+#if LLMOPS_ISA_LEVEL == 1
+#define LLMOPS_UNROLL(n)
+#else
+#define LLMOPS_UNROLL_(text) _Pragma(#text)
+#define LLMOPS_UNROLL(n) LLMOPS_UNROLL_(GCC unroll n)
+#endif
+
 namespace llmops::LLMOPS_ISA {
 
 constexpr int kLanes = 16;

@@ -6,6 +6,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -73,7 +74,9 @@ struct Pool::Shared {
   std::atomic<bool> caller_sleeps{false};
 
   std::vector<std::thread> workers;
+  cpu_set_t cpus;  // where the workers may run
 
+  void wake_workers(int count);
   void work(int worker);
   void worker_main(int worker);
   void wait_for_end();
@@ -105,7 +108,19 @@ void Pool::Shared::worker_main(int worker) {
     sleepers.fetch_add(1);
     futex_wait(started, seen);
     sleepers.fetch_sub(1);
+    pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus);
   }
+}
+
+// The kernel of a virtual machine takes a halted CPU for one that its host has given to others, and would wake a worker on
+// the CPU of its caller: there the two take turns, and the other CPU idles for milliseconds. So a sleeper is told first to
+// wake anywhere else; awake, it may again run everywhere.
+void Pool::Shared::wake_workers(int count) {
+  cpu_set_t others = cpus;
+  CPU_CLR(sched_getcpu(), &others);
+  if (CPU_COUNT(&others) > 0)
+    for (std::thread& worker : workers) pthread_setaffinity_np(worker.native_handle(), sizeof others, &others);
+  futex_wake(started, count);
 }
 
 void Pool::Shared::wait_for_end() {
@@ -128,6 +143,7 @@ Pool::Pool(int threads) : threads_(std::max(threads, 1)), shared_(std::make_uniq
   sigaddset(&stop_signals, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &stop_signals, &before);
   shared_->workers.reserve(threads_ - 1);
+  if (sched_getaffinity(0, sizeof shared_->cpus, &shared_->cpus) != 0) CPU_ZERO(&shared_->cpus);  // more CPUs than bits
   for (int worker = 1; worker < threads_; ++worker) {
     try {
       shared_->workers.emplace_back([s = shared_.get(), worker] { s->worker_main(worker); });
@@ -157,7 +173,7 @@ void Pool::run(int64_t count, Body body, void* context) {
   s.unfinished.store(count, std::memory_order_relaxed);
   s.remaining.store(count, std::memory_order_release);
   s.started.fetch_add(1);
-  if (s.sleepers.load() > 0) futex_wake(s.started, static_cast<int>(std::min<int64_t>(count, threads_) - 1));
+  if (s.sleepers.load() > 0) s.wake_workers(static_cast<int>(std::min<int64_t>(count, threads_) - 1));
   s.work(0);
   s.wait_for_end();
 }

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/ops.h"
@@ -207,18 +208,20 @@ bool run_case(Device& device, const Case& c, const Peers& peers, double seconds)
   runs[0](0);  // out is zero: with accumulate the result is the product, too
   if (!device.compute().sync().ok() || !verify(c, d.a(0), d.b(0), d.out(0))) return false;
 
-  // Blocks of one library at a time (the threads of others spin for a while after a call), alternating.
+  // Blocks of one library at a time, alternating. Between them a pause in which the threads of the one before stop
+  // spinning, and calls that are not timed until the scheduler has given each thread a CPU.
   std::vector<Times> times(runs.size());
   const double end = now_s() + seconds;
   const int threads = device.pool().threads();
   int64_t copy = 0;
   for (int round = 0; round < 2 || now_s() < end; ++round)
     for (size_t r = 0; r < runs.size(); ++r) {
-      const double block_end = now_s() + seconds / 12;
+      if (threads > 1) std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      const double timed_from = now_s() + (threads > 1 ? 0.04 : 0), block_end = timed_from + seconds / 12;
       for (int i = 0; i < 3 || now_s() < block_end; ++i, copy = (copy + 1) % d.copies()) {
         const double start = work_s(threads);
         runs[r](copy);
-        if (i > 0) times[r].s.push_back(work_s(threads) - start);
+        if (i > 0 && now_s() > timed_from) times[r].s.push_back(work_s(threads) - start);
       }
     }
   const double gflop = 2e-9 * static_cast<double>(c.m) * static_cast<double>(c.n) * static_cast<double>(c.k);
