@@ -12,7 +12,7 @@ struct MatmulShape {
   int tile_rows, tile_cols;   // of the register tile
   bool a_trans;               // a is stored [k,m]
   bool copies_a;              // a is widened or packed block by block, else only a last tile of a stored [k,m]
-  bool b_ready;               // b lies in panels that the kernel can read
+  bool b_ready;               // the kernel can read b as it lies
 };
 
 struct MatmulBlocks {

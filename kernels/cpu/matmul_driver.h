@@ -19,6 +19,15 @@ Kernel kernel_for(bool by_step, int rows, int panels) {
   return panels == 1 ? run_tile<Product, kTileRows, 1, true> : run_tile<Product, kTileRows, kTilePanels, true>;
 }
 
+inline Ends ends_of(const MatmulArgs& args) {
+  const auto elem_bytes = [](const ConstTensorView& x) { return info(x.dtype).block_bytes; };
+  ConstTensorView other = args.act_backward.present() ? args.act_backward : args.residual;
+  if (!other.present()) other = args.aux.present() ? ConstTensorView(args.aux) : ConstTensorView(args.out);
+  const int64_t out_elem = elem_bytes(args.out), other_elem = elem_bytes(other);
+  return {static_cast<const char*>(args.out.data), static_cast<const char*>(other.data), args.out.stride[0] * out_elem,
+          other.stride[0] * other_elem, out_elem, other_elem};
+}
+
 // What a task needs to know.
 template <class Kind>
 struct Matmul {
@@ -29,6 +38,7 @@ struct Matmul {
   MatmulBlocks blocks;
   const float* panels;  // all of b as the kernel reads it, or null: tasks pack their columns
   std::byte* scratch;   // of the workers
+  bool b_in_place;
   bool bare;
   Finish finish;
 
@@ -163,6 +173,7 @@ void Matmul<Kind>::task(int64_t index, int worker) const {
   tile.args = &args;
   tile.finish = finish;
   tile.bare = bare;
+  tile.ends = ends_of(args);
   for (int64_t chain = 0; chain < blocks.chains; ++chain) {
     const int64_t k0 = chain * kChain, kc = std::min(kChain, k - k0);
     tile.k = ceil_div(kc, Kind::kPerStep);
@@ -170,7 +181,12 @@ void Matmul<Kind>::task(int64_t index, int worker) const {
     tile.last = chain + 1 == blocks.chains;
     tile.partial = partial;
     tile.b_panel = tile.k * kLanes;
-    if (panels != nullptr) {
+    tile.b_step = kLanes;
+    if (b_in_place) {
+      tile.b = at<const float>(args.b.data, k0, n0);
+      tile.b_panel = kLanes;
+      tile.b_step = args.b.data.stride[0];
+    } else if (panels != nullptr) {
       tile.b = panels + panel_at(k0, tile.k, n0);
     } else {
       tile.b = packed_b;
@@ -181,12 +197,24 @@ void Matmul<Kind>::task(int64_t index, int worker) const {
   }
 }
 
+// Rows of a stored [k,n] that a chain passes over stay together in L2 up to this size; further apart they would meet in
+// its sets, and b is packed.
+constexpr int64_t kInPlaceBytesMax = 256 << 10;
+
+// Whether tiles read b where it lies: f32, stored [k,n], whole panels.
+template <class Kind>
+bool reads_b_in_place(const MatmulArgs& args, int64_t k) {
+  const ConstTensorView& b = args.b.data;
+  return !Kind::kCopiesA && args.b.pack == Pack::plain && !args.b_trans && b.dim[1] % kLanes == 0 &&
+         std::min(k, kChain) * b.stride[0] * static_cast<int64_t>(sizeof(float)) <= kInPlaceBytesMax;
+}
+
 template <class Kind>
 Status run_matmul(Stream& stream, const MatmulArgs& args) {
   using In = typename Kind::In;
   if (args.out.elems() == 0) return {};
   const int64_t k = args.a.dim[args.a_trans ? 0 : 1];
-  const bool ready = args.b.pack == Pack::panels && Kind::kReadsPanels;
+  const bool ready = args.b.pack == Pack::panels && Kind::kReadsPanels, in_place = reads_b_in_place<Kind>(args, k);
   const MatmulBlocks blocks = matmul_blocks({.m = args.out.dim[0],
                                              .n = args.out.dim[1],
                                              .steps = ceil_div(k, Kind::kPerStep),
@@ -195,12 +223,12 @@ Status run_matmul(Stream& stream, const MatmulArgs& args) {
                                              .tile_cols = kTileCols,
                                              .a_trans = args.a_trans,
                                              .copies_a = Kind::kCopiesA,
-                                             .b_ready = ready});
+                                             .b_ready = ready || in_place});
   Pool& pool = stream.device().pool();
   LLMOPS_ASSIGN(void* memory, stream.workspace(blocks.shared_bytes + pool.threads() * blocks.worker_bytes));
   const bool bare = args.out.dtype == DType::f32 && !args.bias.present() && !args.residual.present() &&
                     args.act == Activation::none && !args.act_backward.present();
-  Matmul<Kind> matmul = {args, k, blocks, nullptr, static_cast<std::byte*>(memory) + blocks.shared_bytes, bare,
+  Matmul<Kind> matmul = {args, k, blocks, nullptr, static_cast<std::byte*>(memory) + blocks.shared_bytes, in_place, bare,
                          args.out.dtype == DType::f32 ? finish_tile<In, float> : finish_tile<In, bf16>};
   if (ready) matmul.panels = static_cast<const float*>(args.b.data.data);
   if (blocks.shared_bytes > 0) {

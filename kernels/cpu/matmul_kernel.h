@@ -26,14 +26,21 @@ static_assert(kFlatCols <= kTileRows * kTileCols && kFlatPanels > kTilePanels);
 constexpr int64_t kChain = 512;  // k of one chain (kernels/ops.h)
 constexpr int kStepsPerRow = 8;  // of k, for which a row of what the epilogue needs is fetched
 
-// Writes rows x cols finished sums (row stride kTileCols) to out at (m, n), through the epilogue.
-using Finish = void (*)(const MatmulArgs& args, const float* sums, int64_t m, int64_t n, int rows, int cols);
+// Takes rows x cols finished sums (row stride kTileCols) through the epilogue to out at (m, n).
+using Finish = void (*)(const MatmulArgs& args, float* sums, int64_t m, int64_t n, int rows, int cols);
+
+// What the epilogue reads and writes: out and one more tensor at most.
+struct Ends {
+  const char *out, *other;                 // element (0, 0)
+  int64_t out_row, other_row;              // bytes
+  int64_t out_elem, other_elem;
+};
 
 struct Tile {
   const float* a;         // row i, step k at a[i * a_row + k * a_step]; one of the two strides is 1
   int64_t a_row, a_step;
-  const float* b;         // panel p, step k at b[p * b_panel + k * 16]
-  int64_t b_panel;
+  const float* b;         // panel p, step k at b[p * b_panel + k * b_step]: packed by 16, or a stored [k,n]
+  int64_t b_panel, b_step;
   int64_t k;              // steps of this chain
   const char* ahead;      // each step brings one line into the cache, ahead_step bytes apart: operands of a later tile
   int64_t ahead_step;
@@ -44,6 +51,7 @@ struct Tile {
   int64_t m, n;           // its place in out
   const MatmulArgs* args;
   Finish finish;
+  Ends ends;
 };
 
 template <class T>
@@ -51,12 +59,24 @@ LLMOPS_INLINE T* at(const ConstTensorView& x, int64_t i, int64_t j) {
   return const_cast<T*>(static_cast<const T*>(x.data)) + i * x.stride[0] + j;
 }
 
-// Out of line: four polynomials in each of the four finish_tile would be most of this source's code.
-__attribute__((noinline)) inline void activate(Activation act, F32x16& x) {
-  x = act == Activation::gelu_erf ? gelu_erf(x) : gelu_tanh(x);
+// Over whole tiles, out of line: four polynomials in each of the four finish_tile would be most of this source's code.
+__attribute__((noinline)) inline void activate(Activation act, float* x, int count) {
+  const auto each = [&](auto f) LLMOPS_BODY {
+    for (int i = 0; i < count; i += kLanes) store(x + i, f(load(x + i)));
+  };
+  if (act == Activation::gelu_erf)
+    each([](F32x16 v) LLMOPS_BODY { return gelu_erf(v); });
+  else
+    each([](F32x16 v) LLMOPS_BODY { return gelu_tanh(v); });
 }
-__attribute__((noinline)) inline void times_activation_grad(Activation act, F32x16 u, F32x16& x) {
-  x = x * (act == Activation::gelu_erf ? gelu_erf_grad(u) : gelu_tanh_grad(u));
+__attribute__((noinline)) inline void times_activation_grad(Activation act, const float* u, float* x, int count) {
+  const auto each = [&](auto f) LLMOPS_BODY {
+    for (int i = 0; i < count; i += kLanes) store(x + i, load(x + i) * f(load(u + i)));
+  };
+  if (act == Activation::gelu_erf)
+    each([](F32x16 v) LLMOPS_BODY { return gelu_erf_grad(v); });
+  else
+    each([](F32x16 v) LLMOPS_BODY { return gelu_tanh_grad(v); });
 }
 
 // vmaskmovps to memory is microcoded on AMD; the few lanes at the end of a row go one by one.
@@ -76,47 +96,34 @@ LLMOPS_INLINE void store_lanes(T* p, F32x16 x, int n) {
 }
 
 template <class T, class Out>
-void finish_tile(const MatmulArgs& args, const float* sums, int64_t m, int64_t n, int rows, int cols) {
-  for (int i = 0; i < rows; ++i, ++m, sums += kTileCols) {
-    for (int j = 0; j < cols; j += kLanes) {
-      const int part = cols - j < kLanes ? cols - j : kLanes;
-      F32x16 x = load(sums + j);
-      if (args.bias.present()) x = x + load_part(static_cast<const T*>(args.bias.data) + n + j, part);
-      if (args.act_backward.present()) {
-        times_activation_grad(args.act, load_part(at<const T>(args.act_backward, m, n + j), part), x);
-      } else if (args.act != Activation::none) {
-        if (args.aux.present()) store_lanes(at<T>(args.aux, m, n + j), x, part);
-        activate(args.act, x);
-      }
-      if (args.residual.present()) x = x + load_part(at<const T>(args.residual, m, n + j), part);
-      Out* out = at<Out>(args.out, m, n + j);
-      if (args.accumulate) x = load_part(out, part) + x;
-      store_lanes(out, x, part);
-    }
+void finish_tile(const MatmulArgs& args, float* sums, int64_t m, int64_t n, int rows, int cols) {
+  const auto each = [&](auto body) LLMOPS_BODY {
+    for (int i = 0; i < rows; ++i)
+      for (int j = 0; j < cols; j += kLanes) body(i, j, sums + i * kTileCols + j, cols - j < kLanes ? cols - j : kLanes);
+  };
+  const int count = (rows - 1) * kTileCols + static_cast<int>(round_up(cols, kLanes));
+  if (args.bias.present())
+    each([&](int, int j, float* x, int part) LLMOPS_BODY {
+      store(x, load(x) + load_part(static_cast<const T*>(args.bias.data) + n + j, part));
+    });
+  if (args.act_backward.present()) {
+    float u[kTileRows * kTileCols] = {};
+    each([&](int i, int j, float*, int part) LLMOPS_BODY {
+      store(u + i * kTileCols + j, load_part(at<T>(args.act_backward, m + i, n + j), part));
+    });
+    times_activation_grad(args.act, u, sums, count);
+  } else if (args.act != Activation::none) {
+    if (args.aux.present())
+      each([&](int i, int j, float* x, int part) LLMOPS_BODY { store_lanes(at<T>(args.aux, m + i, n + j), load(x), part); });
+    activate(args.act, sums, count);
   }
-}
-
-// What the epilogue reads and writes, row by row: out and one more tensor at most.
-struct Ends {
-  const char *out, *other;
-  int64_t out_step, other_step;
-};
-LLMOPS_INLINE const char* place(const Tile& t, const ConstTensorView& x, int64_t* step) {
-  const int64_t size = x.dtype == DType::bf16 ? 2 : 4;
-  *step = x.stride[0] * size;
-  return static_cast<const char*>(x.data) + (t.m * x.stride[0] + t.n) * size;
-}
-__attribute__((noinline)) inline Ends ends_of(const Tile& t) {
-  const MatmulArgs& args = *t.args;
-  Ends ends;
-  ends.out = ends.other = place(t, args.out, &ends.out_step);
-  ends.other_step = ends.out_step;
-  for (const ConstTensorView& x : {args.act_backward, args.residual, ConstTensorView(args.aux)})
-    if (x.present()) {
-      ends.other = place(t, x, &ends.other_step);
-      break;
-    }
-  return ends;
+  each([&](int i, int j, float* sum, int part) LLMOPS_BODY {
+    F32x16 x = load(sum);
+    if (args.residual.present()) x = x + load_part(at<T>(args.residual, m + i, n + j), part);
+    Out* out = at<Out>(args.out, m + i, n + j);
+    if (args.accumulate) x = load_part(out, part) + x;
+    store_lanes(out, x, part);
+  });
 }
 
 // One step of the chain in every lane.
@@ -132,12 +139,15 @@ LLMOPS_UNROLL(16)
   for (int i = 0; i < kRows; ++i)
 LLMOPS_UNROLL(4)
     for (int p = 0; p < kPanels; ++p) sum[i][p] = zero();
-  Ends ends = ends_of(t);
+  const Ends& ends = t.ends;
+  const char* out_ahead = ends.out + t.m * ends.out_row + t.n * ends.out_elem;
+  const char* other_ahead = ends.other + t.m * ends.other_row + t.n * ends.other_elem;
   int64_t rows_ahead = t.last ? t.rows : 0;
   const float* a = t.a;
   const float* b = t.b;
   const char* ahead = t.ahead;
-  const int64_t a_row = kByStep ? 1 : t.a_row, a_step = kByStep ? t.a_step : 1, b_panel = t.b_panel;
+  const int64_t a_row = kByStep ? 1 : t.a_row, a_step = kByStep ? t.a_step : 1;
+  const int64_t b_panel = t.b_panel, b_step = t.b_step;
   const auto step = [&]() LLMOPS_BODY {
     __builtin_prefetch(ahead, 0, 2);
     F32x16 right[kPanels];
@@ -149,16 +159,16 @@ LLMOPS_UNROLL(16)
 LLMOPS_UNROLL(4)
       for (int p = 0; p < kPanels; ++p) sum[i][p] = Product::add(left, right[p], sum[i][p]);
     }
-    a += a_step, b += kLanes, ahead += t.ahead_step;
+    a += a_step, b += b_step, ahead += t.ahead_step;
   };
   int64_t k = t.k;
   for (; k >= kStepsPerRow; k -= kStepsPerRow) {
     if (rows_ahead-- > 0) {  // spread out: more misses at a time than there are buffers for would stop the loads of b
       for (int line = 0; line < kPanels; ++line) {
-        __builtin_prefetch(ends.out + 64 * line, 1);
-        __builtin_prefetch(ends.other + 64 * line);
+        __builtin_prefetch(out_ahead + 64 * line, 1);
+        __builtin_prefetch(other_ahead + 64 * line);
       }
-      ends.out += ends.out_step, ends.other += ends.other_step;
+      out_ahead += ends.out_row, other_ahead += ends.other_row;
     }
 LLMOPS_UNROLL(4)
     for (int i = 0; i < kStepsPerRow; ++i) step();
