@@ -9,6 +9,8 @@ Status attention(Stream& stream, const AttentionArgs& args);
 Status attention_backward(Stream& stream, const AttentionBackwardArgs& args);
 Status rms_norm(Stream& stream, const RmsNormArgs& args);
 Status rms_norm_backward(Stream& stream, const RmsNormBackwardArgs& args);
+Status matmul(Stream& stream, const MatmulArgs& args);
+Status matmul_pack(Stream& stream, const MatmulPackArgs& args);
 Status swiglu(Stream& stream, const SwigluArgs& args);
 Status swiglu_backward(Stream& stream, const SwigluBackwardArgs& args);
 Status gelu(Stream& stream, const GeluArgs& args);

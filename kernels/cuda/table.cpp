@@ -9,6 +9,8 @@ const OpTable* op_table_cuda() {
       .name = "cuda",
       .rms_norm = {cuda::rms_norm},
       .rms_norm_backward = {cuda::rms_norm_backward},
+      .matmul = {cuda::matmul},
+      .matmul_pack = {cuda::matmul_pack},
       .attention = {cuda::attention},
       .attention_backward = {cuda::attention_backward},
       .swiglu = {cuda::swiglu},
