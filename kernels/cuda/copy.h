@@ -1,6 +1,6 @@
-// Copies from global to shared memory that go on while the thread computes (cp.async, sm_80 and later). PTX stands in this
-// file and in mma.h only; the twin of the SIMT shim copies as late as it may, and what it will overwrite is NaN until then,
-// so a missing wait or barrier is found.
+// Copies from global to shared memory that go on while the thread computes (cp.async, sm_80 and later). PTX stands in
+// this file and in mma.h only; the twin of the SIMT shim copies as late as it may, and what it will overwrite is NaN until
+// then, so a missing wait or barrier is found.
 #pragma once
 
 #include "kernels/cuda/device.h"
@@ -9,8 +9,8 @@
 
 namespace llmops::cuda {
 
-// 16 bytes, both sides on 16 bytes. Only the first `bytes` are read; the rest of `to` becomes zero. With bytes == 0 `from`
-// is not read, but must still be on 16 bytes.
+// 16 bytes, both sides on 16 bytes. Only the first `bytes` are read; the rest of `to` becomes zero. With bytes == 0
+// `from` is not read, but must still be on 16 bytes.
 __device__ __forceinline__ void copy_async(void* to, const void* from, int bytes = 16) {
 #ifdef LLMOPS_SIMT
   simt::copy_async(to, from, bytes);

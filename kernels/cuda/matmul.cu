@@ -1,5 +1,5 @@
-// matmul and matmul_pack: which kernel runs. Packed weights of this table are the dense matrix [n,k], which our kernels read
-// as they read a plain one: 16 bytes along k.
+// matmul and matmul_pack: which kernel runs. Packed weights of this table are the dense matrix [n,k], which our kernels
+// read as they read a plain one: 16 bytes along k.
 #include "kernels/cuda/matmul.h"
 
 #include "base/checked.h"
@@ -18,7 +18,8 @@ struct PackTile {
 
 // out[n,k] = b[k,n], or b[n,k] when b_trans.
 template <class T>
-__global__ void __launch_bounds__(kPackTile * kPackRows) pack(Matrix<const T> b, T* out, int64_t n, int64_t k, bool b_trans) {
+__global__ void __launch_bounds__(kPackTile * kPackRows) pack(Matrix<const T> b, T* out, int64_t n, int64_t k,
+                                                              bool b_trans) {
   PackTile<T>& tile = block_shared<PackTile<T>>();
   const int64_t n0 = int64_t{blockIdx.x} * kPackTile, k0 = int64_t{blockIdx.y} * kPackTile;
   const int x = static_cast<int>(threadIdx.x) % kPackTile, y = static_cast<int>(threadIdx.x) / kPackTile;
@@ -34,7 +35,8 @@ __global__ void __launch_bounds__(kPackTile * kPackRows) pack(Matrix<const T> b,
 template <class T>
 Status run_pack(Stream& stream, const MatmulPackArgs& a) {
   const int64_t k = a.b.dim[a.b_trans ? 1 : 0], n = a.b.dim[a.b_trans ? 0 : 1];
-  const dim3 grid(static_cast<unsigned>(ceil_div(n, int64_t{kPackTile})), static_cast<unsigned>(ceil_div(k, int64_t{kPackTile})));
+  const dim3 grid(static_cast<unsigned>(ceil_div(n, int64_t{kPackTile})),
+                  static_cast<unsigned>(ceil_div(k, int64_t{kPackTile})));
   return launch(stream.native(), grid, kPackTile * kPackRows, sizeof(PackTile<T>), "matmul_pack", pack<T>,
                 matrix_of<const T>(a.b), static_cast<T*>(a.out.data), n, k, a.b_trans);
 }

@@ -1,6 +1,6 @@
-// The matmul of bf16 operands on tensor cores: mma.sync with f32 sums (kernels/cuda/mma.h), 16 k an instruction, ascending,
-// in chains of 512 k that are added ascending. The bits of an element depend on its row of a and its column of b only; what
-// an instruction does with 16 products is the GPU's, so they are not those of the cpu table.
+// The matmul of bf16 operands on tensor cores: mma.sync with f32 sums (kernels/cuda/mma.h), 16 k an instruction,
+// ascending, in chains of 512 k that are added ascending. The bits of an element depend on its row of a and its column of
+// b only; what an instruction does with 16 products is the GPU's, so they are not those of the cpu table.
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matmul_tiles.h"
 #include "kernels/cuda/mma.h"
@@ -10,8 +10,8 @@ namespace {
 
 // The four 8x8 matrices of 16 rows from `row` and 16 k from `k` on: (0,0), (8,0), (0,8), (8,8) of (row, k).
 template <int kRows, int kK, bool kAlongK>
-__device__ __forceinline__ void load_fragments(const OperandTile<bf16, kRows, kK, kAlongK>& tile, int lane, int row, int k,
-                                               unsigned (&r)[4]) {
+__device__ __forceinline__ void load_fragments(const OperandTile<bf16, kRows, kK, kAlongK>& tile, int lane, int row,
+                                               int k, unsigned (&r)[4]) {
   row += lane / 8 % 2 * 8;
   k += lane / 16 * 8;
   if (kAlongK) load_matrices<false>(r, &tile.line[row + lane % 8][k]);

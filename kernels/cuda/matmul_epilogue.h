@@ -77,7 +77,8 @@ __device__ __forceinline__ void store_narrow(T* p, const Vec<float, N>& x) {
 }
 
 template <class Out, int N>
-__device__ __forceinline__ void put(const Matrix<Out>& out, bool accumulate, int64_t row, int64_t column, Vec<float, N> x) {
+__device__ __forceinline__ void put(const Matrix<Out>& out, bool accumulate, int64_t row, int64_t column,
+                                    Vec<float, N> x) {
   Out* const p = out.at(row, column);
   if (accumulate) {
     const Vec<float, N> old = load_wide<N>(p);

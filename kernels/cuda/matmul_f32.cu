@@ -44,7 +44,8 @@ struct F32Kind {
   static __device__ __forceinline__ void each(int thread, Body body) {
 #pragma unroll
     for (int i = 0; i < kPerM * kPerN; ++i)
-      body(i, place<kAlongA, kThreadsM>(thread / kThreadsN, i / kPerN), place<kAlongB, kThreadsN>(thread % kThreadsN, i % kPerN));
+      body(i, place<kAlongA, kThreadsM>(thread / kThreadsN, i / kPerN),
+           place<kAlongB, kThreadsN>(thread % kThreadsN, i % kPerN));
   }
 
   template <bool kWhole, class Stage>

@@ -4,9 +4,9 @@
 // kStages in shared memory, in the orientation in which they are stored, copied while earlier ones are computed.
 //
 // The order of a sum is that of kernels/ops.h: a chain over each block of 512 k, chains added ascending. So the chains of
-// an element may be computed at the same time: with kSlices > 1 the block has that many groups of threads, each with a ring
-// of its own, for chains slice, slice + kSlices, ... of the same elements. That is for few rows, where there are not enough
-// tiles to keep a GPU's memory busy. What an element's bits are depends on none of this.
+// an element may be computed at the same time: with kSlices > 1 the block has that many groups of threads, each with a
+// ring of its own, for chains slice, slice + kSlices, ... of the same elements. That is for few rows, where there are not
+// enough tiles to keep a GPU's memory busy. What an element's bits are depends on none of this.
 #pragma once
 
 #include "base/checked.h"
@@ -41,7 +41,7 @@ TileArgs<T> tile_args(const MatmulArgs& a) {
 
 #if defined(__CUDACC__) || defined(LLMOPS_SIMT)
 
-// kRows rows (of op(a), or columns of op(b)) and kK steps of k in shared memory, as they are stored: lines along k, or lines
+// kRows rows (of op(a), or columns of op(b)) and kK steps of k in shared memory, as they are stored: lines along k, or
 // along the rows. 16 unused bytes a line set eight lines off in the banks: reading 16 bytes of each has no conflict.
 template <class T, int kRows, int kK, bool kAlongK>
 struct OperandTile {
@@ -110,7 +110,8 @@ __device__ __forceinline__ void add_chains(TileSharedSlices<Kind>& shared, bool 
 }
 
 template <class Kind, class T>
-__device__ __forceinline__ void finish_tile(const TileSums<Kind>& sums, const Epilogue<T>& e, int64_t row0, int64_t column0) {
+__device__ __forceinline__ void finish_tile(const TileSums<Kind>& sums, const Epilogue<T>& e, int64_t row0,
+                                            int64_t column0) {
   constexpr int kVec = 16 / sizeof(T), kParts = Kind::kTileN / kVec;
   for (int i = static_cast<int>(threadIdx.x); i < Kind::kTileM * kParts; i += Kind::kThreads) {
     const int row = i / kParts, column = i % kParts * kVec;
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(Kind::kThreads) matmul_tiles(TileArgs<typename
   constexpr int kSlices = Kind::kSlices, kStages = Kind::kStages, kTileK = Kind::kTileK;
   constexpr int kSliceThreads = Kind::kThreads / kSlices;
   TileShared<Kind>& shared = block_shared<TileShared<Kind>>();
-  const int slice = static_cast<int>(threadIdx.x) / kSliceThreads, thread = static_cast<int>(threadIdx.x) % kSliceThreads;
+  const int id = static_cast<int>(threadIdx.x), slice = id / kSliceThreads, thread = id % kSliceThreads;
   const int64_t row0 = int64_t{blockIdx.x} * Kind::kTileM, column0 = int64_t{blockIdx.y} * Kind::kTileN;
   const int64_t chains = p.k > kChain ? (p.k + kChain - 1) / kChain : 1;
   const int64_t rounds = (chains + kSlices - 1) / kSlices;

@@ -93,15 +93,16 @@ __device__ __forceinline__ void mma(MmaC& c, const MmaA& a, const MmaB& b) {
   simt::warp_call(kCall, &mine);
 #else
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c.r[0]), "+f"(c.r[1]), "+f"(c.r[2]), "+f"(c.r[3])
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
 #endif
 }
 
-// Loads four 8x8 matrices of bf16 from shared memory. Lane i gives the address, on 16 bytes, of row i % 8 of matrix i / 8;
-// r[x] gets matrix x: lane 4 * g + t its elements (g, 2t) and (g, 2t+1), or (2t, g) and (2t+1, g) when kTransposed. The
-// whole warp calls it.
+// Loads four 8x8 matrices of bf16 from shared memory. Lane i gives the address, on 16 bytes, of row i % 8 of matrix
+// i / 8; r[x] gets matrix x: lane 4 * g + t its elements (g, 2t) and (g, 2t+1), or (2t, g) and (2t+1, g) when
+// kTransposed. The whole warp calls it.
 //   a stored [m,k]: matrices (0,0) (8,0) (0,8) (8,8) of (m,k) are r of MmaA; stored [k,m]: the same, transposed
 //   b stored [n,k]: matrices (0,0) (0,8) of (n,k) are r of MmaB; stored [k,n]: (0,0) (8,0) of (k,n), transposed
 template <bool kTransposed>

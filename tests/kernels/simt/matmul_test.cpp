@@ -10,9 +10,9 @@ struct Shape {
 };
 // Around the tiles of 16 x 32 (up to 64 rows) and 128 x 128, 16 bytes, the steps of 16, 32 and 64 k, the chain of 512, and
 // more chains than are summed at a time (4).
-const std::vector<Shape> kShapes = {{0, 5, 3},    {5, 0, 3},    {3, 4, 0},     {70, 9, 0},    {1, 1, 1},   {1, 33, 5},
-                                    {3, 40, 512}, {17, 31, 63}, {16, 32, 64},  {2, 5, 1025},  {5, 8, 2600}, {64, 16, 24},
-                                    {65, 3, 17},  {129, 130, 48}, {70, 16, 513}, {66, 24, 1100}};
+const std::vector<Shape> kShapes = {{0, 5, 3},     {5, 0, 3},     {3, 4, 0},      {70, 9, 0},    {1, 1, 1},    {1, 33, 5},
+                                    {3, 40, 512},  {17, 31, 63},  {16, 32, 64},   {2, 5, 1025},  {5, 8, 2600},
+                                    {64, 16, 24},  {65, 3, 17},   {129, 130, 48}, {70, 16, 513}, {66, 24, 1100}};
 
 struct Form {
   DType dtype = DType::f32;
@@ -55,9 +55,9 @@ struct Case {
   MatmulArgs args = {};
 };
 
-// Inputs are at most 1 in size, so sum |a b| <= k. Each of k additions, and three of the epilogue, is off by at most 2^-23 of
-// that: tensor cores may cut bits off rather than round to nearest. GELU and its slope pass an error on with a factor of at
-// most 1.13 and add 1e-6 of their own. Two results that round apart to bf16 differ by 2^-7 of their size.
+// Inputs are at most 1 in size, so sum |a b| <= k. Each of k additions, and three of the epilogue, is off by at most 2^-23
+// of that: tensor cores may cut bits off rather than round to nearest. GELU and its slope pass an error on with a factor
+// of at most 1.13 and add 1e-6 of their own. Two results that round apart to bf16 differ by 2^-7 of their size.
 Bound bound_of(const Shape& s, DType out) {
   const double k = static_cast<double>(s.k);
   return {1.2 * (k + 3) * 0x1p-23 * (k + 3) + 1e-6 * (k + 1), out == DType::bf16 ? 0x1p-7 : 0};
