@@ -157,19 +157,32 @@ Result<Dir> Dir::create(const std::string& path, Fs& fs) {
   }
 }
 
+namespace {
+
+// O_NONBLOCK: a pipe or device planted under the name must not hang us before fstat refuses it.
+constexpr int kOpenFile = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+
+Result<File> regular(Fs& fs, int fd, const std::string& full) {
+  if (fd == -1 && errno == ENXIO) return invalid_error(full + ": not a regular file");  // a socket
+  if (fd == -1) return open_status(full, "open", errno);
+  File file(fs, fd, full);
+  struct stat status;
+  if (fs.fstat(fd, &status) != 0) return errno_status(full, "stat", errno);
+  if (!S_ISREG(status.st_mode)) return invalid_error(full + ": not a regular file");
+  return file;
+}
+
+}  // namespace
+
 Result<File> Dir::open_file(std::string_view relative) const {
   const std::string full = join(path(), relative);
   LLMOPS_TRY(check_plain(relative).in(full));
-  // O_NONBLOCK: a pipe or device planted under the name must not hang us before fstat refuses it.
-  const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
-  const int fd = fs_->openat_beneath(this->fd(), std::string(relative).c_str(), flags);
-  if (fd == -1 && errno == ENXIO) return invalid_error(full + ": not a regular file");  // a socket
-  if (fd == -1) return open_status(full, "open", errno);
-  File file(*fs_, fd, full);
-  struct stat status;
-  if (fs_->fstat(fd, &status) != 0) return errno_status(full, "stat", errno);
-  if (!S_ISREG(status.st_mode)) return invalid_error(full + ": not a regular file");
-  return file;
+  return regular(*fs_, fs_->openat_beneath(this->fd(), std::string(relative).c_str(), kOpenFile), full);
+}
+
+Result<File> Dir::open_linked(std::string_view relative) const {
+  LLMOPS_ASSIGN(const Parent parent, parent_of(*this, relative));
+  return regular(*fs_, fs_->openat(parent.fd, parent.leaf.c_str(), kOpenFile, 0), join(path(), relative));
 }
 
 Result<Dir> Dir::open_dir(std::string_view relative) const {

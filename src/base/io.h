@@ -81,6 +81,9 @@ class Dir {
   // Opens a plain relative path for reading that cannot leave the folder: "..", absolute paths, symlinks and devices are
   // Code::invalid; a missing file is Code::io.
   Result<File> open_file(std::string_view relative) const;
+  // The same, but the file itself may be a symlink to a regular file anywhere. For folders of users, never for names that
+  // decide what is verified: model hubs' caches keep links to their files.
+  Result<File> open_linked(std::string_view relative) const;
   Result<Dir> open_dir(std::string_view relative) const;
   Result<Dir> reopen() const;                    // a second handle on the same folder
   bool exists(std::string_view relative) const;  // of any kind, a symlink too

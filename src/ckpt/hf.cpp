@@ -26,12 +26,10 @@ constexpr int64_t kJsonBytesMax = 100'000'000;
 constexpr int64_t kPieceBytes = 4 << 20;
 constexpr size_t kNamesShown = 4;
 
-// Model hubs' caches keep links to files elsewhere, which could lead anywhere; we do not follow them.
-Status with_link_hint(const Status& status) {
-  if (status.code() != Code::invalid) return status;
-  return invalid_error(
-      status.message() +
-      "; a Hugging Face cache keeps links: give a copy without them (cp -rL, or hf download --local-dir)");
+// Model hubs' caches keep links to their files.
+Result<std::string> read_linked_text(const Dir& dir, const char* name) {
+  LLMOPS_ASSIGN(const File file, dir.open_linked(name));
+  return read_text(file, kJsonBytesMax);
 }
 
 // Values that follow from the config, saved as buffers by older releases of transformers.
@@ -108,9 +106,8 @@ class HfSource : public TensorSource {
   Status read_config(const Dir& dir) {
     if (!dir.exists(kConfig))
       return invalid_error(fmt::format("has no {}: expected a Hugging Face model directory", kConfig));
-    auto text = read_text(dir, kConfig, kJsonBytesMax);
-    if (!text.ok()) return with_link_hint(text.status());
-    auto json = json_parse(*text);
+    LLMOPS_ASSIGN(const std::string text, read_linked_text(dir, kConfig));
+    auto json = json_parse(text);
     if (!json.ok()) return json.status().in(kConfig);
     LLMOPS_ASSIGN(config_, model_config_from_hf(*json));
     tensors_ = logical_tensors(config_);
@@ -125,9 +122,8 @@ class HfSource : public TensorSource {
           fmt::format("has neither {} nor {}; other formats (pytorch_model.bin) are not read: save it again with "
                       "transformers' save_pretrained",
                       kSingle, kIndex));
-    auto text = read_text(dir, kIndex, kJsonBytesMax);
-    if (!text.ok()) return with_link_hint(text.status());
-    auto json = json_parse(*text);
+    LLMOPS_ASSIGN(const std::string text, read_linked_text(dir, kIndex));
+    auto json = json_parse(text);
     if (!json.ok()) return json.status().in(kIndex);
     const Json* map = json->find("weight_map");
     if (!map || !map->is_object()) return invalid_error(fmt::format("{}: has no weight_map", kIndex));
@@ -143,10 +139,9 @@ class HfSource : public TensorSource {
 
   // `expected`: the names that the index gives to this file.
   Status add_file(const Dir& dir, const std::string& name, const std::set<std::string>* expected) {
-    auto file = dir.open_file(name);
-    if (!file.ok()) return with_link_hint(file.status());
-    LLMOPS_ASSIGN(const SafeTensors header, read_safetensors_header(*file));
-    files_.push_back(file.take());
+    LLMOPS_ASSIGN(File file, dir.open_linked(name));
+    LLMOPS_ASSIGN(const SafeTensors header, read_safetensors_header(file));
+    files_.push_back(std::move(file));
     if (expected) {
       std::set<std::string> found;
       for (const SafeTensor& tensor : header.tensors) found.insert(tensor.name);

@@ -8,7 +8,9 @@
 
 namespace llmops {
 
-// The whole of a plain file of the folder. Code::invalid when it is longer than bytes_max.
+// The whole of a file. Code::invalid when it is longer than bytes_max.
+Result<std::string> read_text(const File& file, int64_t bytes_max);
+// Of a plain file of the folder.
 Result<std::string> read_text(const Dir& dir, std::string_view name, int64_t bytes_max);
 
 }  // namespace llmops

@@ -139,6 +139,15 @@ TEST_CASE("nothing leads out of a folder, with openat2 and without") {
       CHECK(code("none") == Code::io);
       CHECK(code("none/b") == Code::io);
       CHECK(code("a/b") == Code::io);
+      const auto linked = [&](std::string_view path) { return dir->open_linked(path).status().code(); };
+      CHECK(content_of(*dir->open_linked("a")) == "A");
+      CHECK(content_of(*dir->open_linked("link_in")) == "A");
+      CHECK(content_of(*dir->open_linked("link_out")) == "secret");
+      CHECK(content_of(*dir->open_linked("sub/b")) == "B");
+      for (const char* bad : {"", "..", "../outside", "sub/../a", "/etc/passwd", "link_dir/b", "link_dir", "fifo", "sub"})
+        CHECK_MESSAGE(linked(bad) == Code::invalid, bad);
+      CHECK(linked("dangling") == Code::io);
+      CHECK(linked("none") == Code::io);
       CHECK(dir->open_dir("link_dir").status().code() == Code::invalid);
       CHECK(dir->open_dir("a").status().code() == Code::io);
       CHECK(dir->exists("a"));
