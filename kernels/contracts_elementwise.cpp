@@ -89,6 +89,8 @@ Contract contract_of(const AdamwArgs& a, DeviceId device) {
   c.require(a.beta1 >= 0 && a.beta1 < 1, "beta1 is outside [0, 1)");
   c.require(a.beta2 >= 0 && a.beta2 < 1, "beta2 is outside [0, 1)");
   c.require(a.step >= 1, "step is below 1; the first step is 1");
+  c.require(!a.stochastic || a.param_bf16.present(), "stochastic is given without param_bf16, which alone is rounded");
+  c.require(a.first_element >= 0 && a.first_element % 8 == 0, "first_element is not a multiple of 8 from 0 on");
   return c.apart();
 }
 

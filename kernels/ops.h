@@ -218,8 +218,9 @@ struct SquareSumsArgs {
 };
 constexpr int64_t kSquareSumBlock = 4096;
 
-// From the block sums of the whole gradient: control[0] = norm, control[1] = clip scale (clip / norm if norm > clip and
-// clip > 0, else 1), control[2] = 1 when all is finite, else 0, control[3] = index of the first block that is not (else -1).
+// From the block sums of the whole gradient, added up in f64 over 16 lanes ascending, folded: control[0] = norm, control[1] =
+// clip scale (clip / norm if norm > clip and clip > 0, else 1), control[2] = 1 when all is finite, else 0, control[3] = index
+// of the first block that is not (else -1).
 struct ClipScaleArgs {
   ConstTensorView sums;  // f64 [blocks]
   TensorView control;    // f32 [4]
@@ -229,7 +230,10 @@ struct ClipScaleArgs {
 // Decoupled AdamW on a contiguous range (Loshchilov & Hutter 2019; torch.optim.AdamW):
 //   g = grad * control[1]; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
 //   param -= lr * ((m / (1 - b1^step)) / (sqrt(v / (1 - b2^step)) + eps) + weight_decay * param)
-// Nothing changes when control[2] == 0. `param` is the f32 master; `param_bf16`, when present, receives it rounded.
+// Nothing changes when control[2] == 0. `param` is the f32 master; `param_bf16`, when present, receives it rounded: to nearest
+// even, or `stochastic`: up with the probability of what lies above the lower neighbour, so that small updates are not lost
+// on average. Element i draws 16 bits: with e = first_element + i, half word e % 8, low half first, of
+// philox4x32(rounding_key, e / 8, step). A model's element has the same bits in any range and on any rank.
 struct AdamwArgs {
   TensorView param;         // f32 [n]
   TensorView m, v;          // f32 [n]
@@ -237,7 +241,10 @@ struct AdamwArgs {
   TensorView param_bf16;    // bf16 [n]; optional
   ConstTensorView control;  // f32 [4], see ClipScaleArgs
   float lr, beta1, beta2, eps, weight_decay;
-  int64_t step;             // 1-based
+  int64_t step;               // 1-based
+  bool stochastic;            // needs param_bf16
+  int64_t rounding_key;
+  int64_t first_element;      // of the range within the model; a multiple of 8
 };
 
 // ids[n] i32 = next token of each row of logits. temperature[n] f32: 0 = greedy (first of equal maxima). Else token i weighs

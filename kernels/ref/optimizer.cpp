@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 
+#include "base/rng.h"
 #include "kernels/ref/ref.h"
 
 namespace llmops::ref {
@@ -30,6 +33,19 @@ Status clip_scale(Stream&, const ClipScaleArgs& a) {
   return {};
 }
 
+// One of the bf16 on both sides of x: the farther from 0 with the probability of x's part of the way to it.
+static bf16 drawn(const AdamwArgs& a, int64_t i, float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint16_t inner = uint16_t(bits >> 16);
+  if (std::isnan(x)) return to_bf16(x);
+  const int64_t e = a.first_element + i;
+  const Philox draw = philox4x32(uint64_t(a.rounding_key), uint64_t(e / 8), uint64_t(a.step));
+  uint16_t halves[8];
+  std::memcpy(halves, draw.v, sizeof halves);
+  const double way = double(bits & 0xffffu) / 65536, chance = double(halves[e % 8]) / 65536;
+  return {uint16_t(inner + (way + chance >= 1 ? 1 : 0))};
+}
+
 Status adamw(Stream&, const AdamwArgs& a) {
   if (get(a.control, 2) == 0) return {};
   const double b1 = a.beta1, b2 = a.beta2;
@@ -41,7 +57,10 @@ Status adamw(Stream&, const AdamwArgs& a) {
     put(a.m, m, i);
     put(a.v, v, i);
     put(a.param, p - double(a.lr) * update, i);
-    if (a.param_bf16.present()) put(a.param_bf16, get(a.param, i), i);  // rounded from the f32 master
+    if (!a.param_bf16.present()) continue;
+    const float master = static_cast<const float*>(a.param.data)[i];  // what is rounded
+    if (a.stochastic) static_cast<bf16*>(a.param_bf16.data)[i] = drawn(a, i, master);
+    else put(a.param_bf16, double(master), i);
   }
   return {};
 }

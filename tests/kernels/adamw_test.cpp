@@ -148,5 +148,53 @@ TEST_CASE("adamw: a range has the same bits in pieces") {
   CHECK(difference_bits(parts.v, whole.v) == "");
 }
 
+// Every element of a range of n is `x`, and stays: lr is 0.
+struct Rounding {
+  GuardedTensor param, m, v, grad, half, control;
+  Rounding(int64_t n, float x)
+      : param(DType::f32, {n}), m(DType::f32, {n}), v(DType::f32, {n}), grad(DType::f32, {n}), half(DType::bf16, {n}),
+        control(tensor_of<double>(DType::f32, {1, 1, 1, -1})) {
+    param.fill(double(x)), m.fill(0), v.fill(0), grad.fill(0);
+  }
+  AdamwArgs args(int64_t key, int64_t first) {
+    return {param, m, v, grad, half, control, 0, 0.9f, 0.99f, 1e-8f, 0, 5, true, key, first};
+  }
+};
+
+TEST_CASE("adamw: stochastic rounding goes up as often as the cut part says, and is exact where nothing is cut") {
+  const int64_t n = 40'000;
+  const float low = 1.0f, high = 1.0078125f;  // neighbours in bf16
+  for (double part : {0.0, 0.1, 0.5, 0.97}) {
+    CAPTURE(part);
+    Rounding r(n, float(double(low) + part * double(high - low)));
+    CHECK(against_reference(adamw, r.args(11, 0), {{&r.half, {0, 0}}}) == "");
+    int64_t up = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      REQUIRE((float(r.half.at(i)) == low || float(r.half.at(i)) == high));
+      up += float(r.half.at(i)) == high;
+    }
+    CHECK(std::abs(double(up) - part * double(n)) <= 4 * std::sqrt(double(n) * part * (1 - part)));  // 4 sigma
+  }
+  for (float special : {0.0f, -0.0f, 3.3895314e38f}) {  // the last: bf16's largest
+    Rounding r(64, special);
+    CHECK(against_reference(adamw, r.args(11, 0), {{&r.half, {0, 0}}}) == "");
+    for (int64_t i = 0; i < 64; ++i) REQUIRE(r.half.bits(i) == to_bf16(special).bits);
+  }
+}
+
+TEST_CASE("adamw: an element is rounded the same in any range, and otherwise in another step or under another key") {
+  Rounding whole(1000, 1.003f), part(1000 - 104, 1.003f), other(1000, 1.003f);
+  Device& device = *devices().front().device;
+  REQUIRE(run_on(device, adamw, whole.args(11, 64)) == "");
+  REQUIRE(run_on(device, adamw, part.args(11, 64 + 104)) == "");
+  for (int64_t i = 104; i < 1000; ++i) REQUIRE(part.half.bits(i - 104) == whole.half.bits(i));
+  REQUIRE(run_on(device, adamw, other.args(12, 64)) == "");
+  CHECK(difference_bits(other.half, whole.half) != "");
+  AdamwArgs next = other.args(11, 64);
+  ++next.step;
+  REQUIRE(run_on(device, adamw, next) == "");
+  CHECK(difference_bits(other.half, whole.half) != "");
+}
+
 }  // namespace
 }  // namespace llmops::test

@@ -209,6 +209,8 @@ TEST_CASE("contract: loss, optimizer, sampler") {
   refused<AdamwArgs>(adamw_args(), [](auto& a) { a.step = 0; }, {"adamw: step"});
   refused<AdamwArgs>(adamw_args(), [](auto& a) { a.beta2 = 1; }, {"adamw: beta2"});
   refused<AdamwArgs>(adamw_args(), [](auto& a) { a.lr = NAN; }, {"adamw: lr is nan"});
+  refused<AdamwArgs>(adamw_args(), [](auto& a) { a.first_element = 12; }, {"adamw: first_element"});
+  refused<AdamwArgs>(adamw_args(), [](auto& a) { a.stochastic = true, a.param_bf16 = {}; }, {"adamw: stochastic"});
   refused<AdamwArgs>(adamw_args(), [](auto& a) { a.grad = a.m; }, {"adamw: m overlaps grad"});
   const SampleArgs sample = {tensor(kF32, {2, 9}), tensor(kF32, {2}), tensor(kI32, {2}), tensor(kF32, {2}),
                              tensor(kI64, {2}),    tensor(kI64, {2}), tensor(kI32, {2}), 9};

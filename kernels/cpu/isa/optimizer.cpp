@@ -1,4 +1,5 @@
 // The gradient's norm, the clip decision, and AdamW.
+#include "kernels/adamw.h"
 #include "kernels/cpu/entries.h"
 #include "kernels/cpu/tasks.h"
 #include "kernels/cpu/vec.h"
@@ -38,17 +39,15 @@ double square_sum(const float* x, int64_t count) {
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
+double fold(double (&lane)[kLanes]) {
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
+  return lane[0];
+}
+
 struct AdamwFactors {
   F32x16 grad_scale, beta1, beta2, rest1, rest2, correction1, correction2, lr, eps, weight_decay;
 };
-
-// base^exponent by squaring: the same bits everywhere, unlike libm's pow.
-double power(double base, int64_t exponent) {
-  double result = 1.0;
-  for (; exponent > 0; exponent >>= 1, base *= base)
-    if (exponent & 1) result *= base;
-  return result;
-}
 
 AdamwFactors adamw_factors(const AdamwArgs& a, float grad_scale) {
   return {set1(grad_scale),
@@ -56,11 +55,24 @@ AdamwFactors adamw_factors(const AdamwArgs& a, float grad_scale) {
           set1(a.beta2),
           set1(1.0f - a.beta1),
           set1(1.0f - a.beta2),
-          set1(static_cast<float>(1.0 - power(a.beta1, a.step))),
-          set1(static_cast<float>(1.0 - power(a.beta2, a.step))),
+          set1(bias_correction(a.beta1, a.step)),
+          set1(bias_correction(a.beta2, a.step)),
           set1(a.lr),
           set1(a.eps),
           set1(a.weight_decay)};
+}
+
+// The first n lanes, which are elements from `first` of the range on; `first` is a multiple of 8.
+void store_stochastic(bf16* to, F32x16 x, int n, const AdamwArgs& a, int64_t first) {
+  uint32_t bits[kLanes];
+  store(reinterpret_cast<float*>(bits), x);
+  Philox draw;
+  for (int i = 0; i < n; ++i) {
+    if (i % 8 == 0)
+      draw = philox4x32(static_cast<uint64_t>(a.rounding_key), static_cast<uint64_t>(a.first_element + first + i) / 8,
+                        static_cast<uint64_t>(a.step));
+    to[i].bits = round_stochastic(bits[i], half_word(draw, i % 8));
+  }
 }
 
 void adamw_range(const AdamwArgs& a, const AdamwFactors& f, int64_t begin, int64_t end) {
@@ -79,7 +91,9 @@ void adamw_range(const AdamwArgs& a, const AdamwFactors& f, int64_t begin, int64
     store_part(first + i, m, n);
     store_part(second + i, v, n);
     store_part(param + i, next, n);
-    if (rounded != nullptr) store_part(rounded + i, next, n);
+    if (rounded == nullptr) return;
+    if (a.stochastic) return store_stochastic(rounded + i, next, n, a, begin + i);
+    store_part(rounded + i, next, n);
   });
 }
 
@@ -94,17 +108,17 @@ Status square_sums(Stream& stream, const SquareSumsArgs& a) {
   return {};
 }
 
-// One chain over the blocks: 30,000 of them for 124M elements, a few microseconds.
+// 30,000 blocks for 124M elements: a few microseconds, not worth a task.
 Status clip_scale(Stream&, const ClipScaleArgs& a) {
   const auto* sums = static_cast<const double*>(a.sums.data);
   auto* control = static_cast<float*>(a.control.data);
-  double total = 0.0;
+  double lane[kLanes] = {};
   int64_t bad = -1;
   for (int64_t i = 0; i < a.sums.elems(); ++i) {
-    total += sums[i];
+    lane[i % kLanes] += sums[i];
     if (bad < 0 && !std::isfinite(sums[i])) bad = i;
   }
-  const double norm = std::sqrt(total);
+  const double norm = std::sqrt(fold(lane));
   control[0] = static_cast<float>(norm);
   control[1] = a.clip > 0.0f && norm > a.clip ? static_cast<float>(a.clip / norm) : 1.0f;
   control[2] = bad < 0 ? 1.0f : 0.0f;
