@@ -8,6 +8,10 @@
 
 namespace llmops {
 
+namespace cuda {
+class Faults;
+}
+
 // A point in a queue's work.
 class QueueMark {
  public:
@@ -23,6 +27,7 @@ class DeviceQueue {
   virtual Result<std::shared_ptr<QueueMark>> mark() = 0;
   virtual Status wait(QueueMark& mark) = 0;  // later work of this queue comes after the mark
   virtual Status drain() = 0;                // blocks until all work is done; its first failure
+  virtual cuda::Faults& faults() = 0;        // what kernels report to (kernels/cuda/faults.h)
 };
 
 class Accelerator {

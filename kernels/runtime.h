@@ -25,6 +25,7 @@ std::string_view name_of(Category category);
 
 class Accelerator;
 class Device;
+class DeviceQueue;
 struct OpTable;
 
 // Owns device memory. Move-only; must not outlive its Device.
@@ -88,6 +89,7 @@ class Stream {
   // a repeated step allocates nothing.
   Result<void*> workspace(int64_t bytes);
   void* native() const;  // the cudaStream_t of a CUDA device; null on the host
+  DeviceQueue* queue() const;  // what is behind it (kernels/accelerator.h); null on the host
 
  private:
   friend class Device;

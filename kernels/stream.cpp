@@ -55,6 +55,8 @@ void Stream::copy(void* to, const void* from, int64_t bytes) {
       "copy");
 }
 
+DeviceQueue* Stream::queue() const { return state_->accelerated.get(); }
+
 void* Stream::native() const { return state_->accelerated ? state_->accelerated->native() : nullptr; }
 
 Event Stream::record() {

@@ -1,6 +1,6 @@
 #include "kernels/cpu/tasks.h"
 
-#include <fmt/format.h>
+#include "kernels/faults.h"
 
 namespace llmops {
 
@@ -8,8 +8,7 @@ Status check_ids(const char* op, const char* tensor, const ConstTensorView& ids,
   const auto* p = static_cast<const int32_t*>(ids.data);
   for (int64_t i = 0; i < ids.dim[0]; ++i) {
     if (p[i] < limit && (p[i] >= 0 || ignore_negative)) continue;
-    return invalid_error(fmt::format("{}: {}[{}] is {}, expected {} {}; check the data against the model's sizes", op, tensor,
-                                     i, p[i], ignore_negative ? "less than" : "0 or more and less than", limit));
+    return id_error(op, tensor, i, p[i], limit, ignore_negative);
   }
   return {};
 }

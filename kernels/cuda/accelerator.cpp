@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/faults.h"
 #include "kernels/tables.h"
 
 namespace llmops {
@@ -20,23 +20,26 @@ namespace {
 
 class Mark final : public QueueMark {
  public:
-  explicit Mark(cudaEvent_t event) : event_(event) {}
+  Mark(cudaEvent_t event, std::shared_ptr<Faults> faults) : event_(event), faults_(std::move(faults)) {}
   ~Mark() override { (void)cudaEventDestroy(event_); }
   cudaEvent_t event() const { return event_; }
   Result<bool> reached() override {
     const cudaError_t error = cudaEventQuery(event_);
     if (error == cudaErrorNotReady) return false;
     LLMOPS_TRY(status_of(error, "CUDA event"));
+    LLMOPS_TRY(faults_->status());
     return true;
   }
 
  private:
   cudaEvent_t event_;
+  std::shared_ptr<Faults> faults_;
 };
 
 class Queue final : public DeviceQueue {
  public:
-  Queue(int index, cudaStream_t stream) : index_(index), stream_(stream) {}
+  Queue(int index, cudaStream_t stream, std::shared_ptr<Faults> faults)
+      : index_(index), stream_(stream), faults_(std::move(faults)) {}
   ~Queue() override { (void)cudaStreamDestroy(stream_); }
 
   void* native() override { return stream_; }
@@ -47,23 +50,28 @@ class Queue final : public DeviceQueue {
     cudaEvent_t event = nullptr;
     LLMOPS_TRY(status_of(cudaSetDevice(index_), "CUDA device"));
     LLMOPS_TRY(status_of(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "CUDA event"));
-    auto mark = std::make_shared<Mark>(event);
+    auto mark = std::make_shared<Mark>(event, faults_);
     LLMOPS_TRY(status_of(cudaEventRecord(event, stream_), "CUDA event"));
     return std::shared_ptr<QueueMark>(std::move(mark));
   }
   Status wait(QueueMark& mark) override {
     return status_of(cudaStreamWaitEvent(stream_, static_cast<Mark&>(mark).event(), 0), "CUDA event");
   }
-  Status drain() override { return status_of(cudaStreamSynchronize(stream_), "CUDA stream"); }
+  Status drain() override {
+    LLMOPS_TRY(status_of(cudaStreamSynchronize(stream_), "CUDA stream"));
+    return faults_->status();
+  }
+  Faults& faults() override { return *faults_; }
 
  private:
   int index_;
   cudaStream_t stream_;
+  std::shared_ptr<Faults> faults_;
 };
 
 class CudaAccelerator final : public Accelerator {
  public:
-  explicit CudaAccelerator(int index) : index_(index) {}
+  CudaAccelerator(int index, std::shared_ptr<Faults> faults) : index_(index), faults_(std::move(faults)) {}
 
   DeviceId id() const override { return {static_cast<int8_t>(index_)}; }
   void* alloc_zeroed(int64_t bytes) override {
@@ -87,11 +95,12 @@ class CudaAccelerator final : public Accelerator {
     cudaStream_t stream = nullptr;
     LLMOPS_TRY(status_of(cudaSetDevice(index_), "CUDA device"));
     LLMOPS_TRY(status_of(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "CUDA stream"));
-    return std::unique_ptr<DeviceQueue>(std::make_unique<Queue>(index_, stream));
+    return std::unique_ptr<DeviceQueue>(std::make_unique<Queue>(index_, stream, faults_));
   }
 
  private:
   int index_;
+  std::shared_ptr<Faults> faults_;
 };
 
 // Error 35 is what a machine without a driver gives, 100 one without a GPU.
@@ -114,7 +123,9 @@ Result<std::unique_ptr<Device>> Device::open_cuda(int index) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess || index < 0 || index >= count) return cuda::no_device(index, error, count);
-  return open(std::make_unique<cuda::CudaAccelerator>(index), *op_table_cuda());
+  LLMOPS_TRY(cuda::status_of(cudaSetDevice(index), "CUDA device"));
+  LLMOPS_ASSIGN(std::shared_ptr<cuda::Faults> faults, cuda::Faults::open());
+  return open(std::make_unique<cuda::CudaAccelerator>(index, std::move(faults)), *op_table_cuda());
 }
 
 }  // namespace llmops

@@ -53,7 +53,7 @@ enum cudaError_t {
   cudaErrorLaunchFailure = 719,
 };
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
-constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
+constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0;
 
 namespace simt {
 struct Stream;
@@ -70,6 +70,8 @@ cudaError_t cudaSetDevice(int index);
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaMalloc(void** data, size_t bytes);
 cudaError_t cudaFree(void* data);
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void* data);
 cudaError_t cudaMemset(void* data, int value, size_t bytes);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
@@ -160,6 +162,22 @@ inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline int __popc(unsigned x) { return std::popcount(x); }
+// Rounded to nearest even, up and down; the shim is asked for numbers in range only.
+inline unsigned long long __float2ull_rn(float x) { return static_cast<unsigned long long>(rintf(x)); }
+inline unsigned long long __double2ull_ru(double x) { return static_cast<unsigned long long>(ceil(x)); }
+inline unsigned long long __double2ull_rd(double x) { return static_cast<unsigned long long>(floor(x)); }
+// Atomics of integers, whose result does not depend on the order. Fibres take turns: plain code is atomic.
+inline unsigned atomicCAS(unsigned* at, unsigned expected, unsigned value) {
+  const unsigned before = *at;
+  if (before == expected) *at = value;
+  return before;
+}
+inline unsigned long long atomicMin(unsigned long long* at, unsigned long long value) {
+  const unsigned long long before = *at;
+  if (value < before) *at = value;
+  return before;
+}
 // Toward zero; what is out of range goes to the nearest end, NaN to 0.
 inline int __float2int_rz(float x) {
   if (x != x) return 0;

@@ -245,6 +245,15 @@ cudaError_t cudaFree(void* data) {
   return error;
 }
 
+// Plain memory: host and kernels reach it. Fresh, it holds what it happens to; a test shall not see zeros by chance.
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
+  *data = std::aligned_alloc(simt::kAlign, simt::padded(bytes));
+  if (*data == nullptr) return cudaErrorMemoryAllocation;
+  std::memset(*data, 0xff, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* data) { return std::free(data), cudaSuccess; }
+
 cudaError_t cudaMemset(void* data, int value, size_t bytes) {
   return simt::enqueue(nullptr, [=] { return std::memset(data, value, bytes), std::string(); });
 }

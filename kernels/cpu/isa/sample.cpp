@@ -7,27 +7,13 @@
 #include <atomic>
 #include <span>
 
-#include <fmt/format.h>
-
 #include "base/rng.h"
 #include "kernels/cpu/entries.h"
 #include "kernels/cpu/tasks.h"
+#include "kernels/faults.h"
 
 namespace llmops {
 namespace {
-
-enum class Fault : uint8_t { none, nan, infinite, temperature, top_k, top_p };
-
-[[maybe_unused]] Status fault_error(Fault fault, int64_t row) {
-  constexpr const char* kTexts[] = {
-      "",
-      "a NaN logit found, numbers expected: the model's output is not finite",
-      "an infinite largest logit found; at least one finite, and none +inf, is needed to draw",
-      "temperature must be a number >= 0",
-      "top_k must be >= 0 (0: all)",
-      "top_p must be within [0, 1] (1: all)"};
-  return invalid_error(fmt::format("row {}: {}", row, kTexts[static_cast<int>(fault)]));
-}
 
 struct Candidate {
   uint32_t rank;  // larger for a larger logit
@@ -169,27 +155,27 @@ int32_t draw(const Row& row, float top, float temperature, int64_t top_k, float 
   return id;
 }
 
-Fault sample_row(const SampleArgs& args, int64_t n, const RowScratch& scratch) {
+SampleFault sample_row(const SampleArgs& args, int64_t n, const RowScratch& scratch) {
   const float* logits = static_cast<const float*>(args.logits.data) + n * args.logits.stride[0];
   const float temperature = static_cast<const float*>(args.temperature.data)[n];
   const float top_p = static_cast<const float*>(args.top_p.data)[n];
   const int64_t top_k = static_cast<const int32_t*>(args.top_k.data)[n];
   bool nan = false;
   const float top = largest(logits, args.vocab, nan);
-  if (nan) return Fault::nan;
-  if (!(temperature >= 0)) return Fault::temperature;
-  if (top_k < 0) return Fault::top_k;
-  if (!(top_p >= 0 && top_p <= 1)) return Fault::top_p;
+  if (nan) return SampleFault::nan;
+  if (!(temperature >= 0)) return SampleFault::temperature;
+  if (top_k < 0) return SampleFault::top_k;
+  if (!(top_p >= 0 && top_p <= 1)) return SampleFault::top_p;
   int32_t& id = static_cast<int32_t*>(args.ids.data)[n];
   if (temperature == 0) {
     id = static_cast<int32_t>(std::find(logits, logits + args.vocab, top) - logits);
-    return Fault::none;
+    return SampleFault::none;
   }
-  if (!(std::fabs(top) < __builtin_inff())) return Fault::infinite;
+  if (!(std::fabs(top) < __builtin_inff())) return SampleFault::infinite;
   const Row row{{logits, static_cast<size_t>(args.vocab)}, scratch};
   id = draw(row, top, temperature, top_k, top_p, static_cast<uint64_t>(static_cast<const int64_t*>(args.key.data)[n]),
             static_cast<uint64_t>(static_cast<const int64_t*>(args.position.data)[n]));
-  return Fault::none;
+  return SampleFault::none;
 }
 
 }  // namespace
@@ -204,17 +190,17 @@ Status sample(Stream& stream, const SampleArgs& args) {
   std::atomic<int64_t> first_bad = INT64_MAX;  // row * 256 + fault
   pool.parallel_for(rows, [&](int64_t n, int worker) {
     char* base = static_cast<char*>(workspace) + worker * scratch_bytes;
-    const Fault fault = sample_row(args, n,
+    const SampleFault fault = sample_row(args, n,
                                    {reinterpret_cast<float*>(base), reinterpret_cast<Bucket*>(base + weight_bytes),
                                     reinterpret_cast<Candidate*>(base + weight_bytes + bucket_bytes)});
-    if (fault == Fault::none) return;
+    if (fault == SampleFault::none) return;
     const int64_t bad = n * 256 + static_cast<int64_t>(fault);
     int64_t seen = first_bad;
     while (bad < seen && !first_bad.compare_exchange_weak(seen, bad)) {
     }
   });
   const int64_t bad = first_bad;
-  return bad == INT64_MAX ? Status() : fault_error(static_cast<Fault>(bad % 256), bad / 256);
+  return bad == INT64_MAX ? Status() : sample_error(bad / 256, static_cast<SampleFault>(bad % 256));
 }
 
 }  // namespace llmops::LLMOPS_ISA
