@@ -97,7 +97,8 @@ __device__ __forceinline__ void store(T* p, const Vec<T, N>& x) {
 
 // The fold of 16 virtual lanes (kernels/ops.h): 8, 4, 2, 1. Every lane of an aligned group of 16 gets the sum; the whole
 // warp calls it.
-__device__ __forceinline__ float fold_lanes(float x) {
+template <class T>
+__device__ __forceinline__ T fold_lanes(T x) {
   for (int step = 8; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
   return x;
 }

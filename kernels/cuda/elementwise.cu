@@ -1,33 +1,11 @@
 // SwiGLU, GELU, addition and conversion: one pass over memory, 16 bytes a thread and access.
+#include "kernels/cuda/each.h"
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/lane.h"
 #include "kernels/cuda/rows.h"
 
 namespace llmops::cuda {
 namespace {
-
-constexpr int kThreads = 256;
-
-template <class... Pointers>
-bool aligned(const Pointers*... p) {
-  return (... && (reinterpret_cast<uintptr_t>(p) % 16 == 0));
-}
-
-// body.at<k>(i) for elements [i, i + k) that cover [0, n): k is kVec, but 1 at the end.
-template <int kVec, class Body>
-__global__ void __launch_bounds__(kThreads) each(Body body, int64_t n) {
-  int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kVec;
-  if (i + kVec <= n) return body.template at<kVec>(i);
-  for (; i < n; ++i) body.template at<1>(i);
-}
-
-template <int kVec, class Body>
-Status run_each(Stream& stream, const char* name, bool aligned, int64_t n, const Body& body) {
-  if (n == 0) return {};
-  const int64_t per_block = kThreads * (aligned ? kVec : 1);
-  return launch(stream.native(), static_cast<unsigned>((n + per_block - 1) / per_block), kThreads, 0, name,
-                aligned ? each<kVec, Body> : each<1, Body>, body, n);
-}
 
 // The body of an op of one tensor: out[i] = f(x[i]).
 template <class In, class Out, class F>

@@ -1,39 +1,11 @@
 // RMSNorm, forward and backward, over rows of [n,d] or heads of [n,h,d].
-//
-// A row belongs to 16 threads, one per virtual lane of its sum (kernels/ops.h), so half a warp. They load 16 bytes each,
-// side by side, and pass the elements through shared memory to the lane that adds them: the sum has the bits that the cpu
-// table gives, and memory is read in whole lines. The second pass over a row finds it in L2.
 #include "kernels/cuda/entries.h"
+#include "kernels/cuda/row_lanes.h"
 #include "kernels/cuda/row_sums.h"
 #include "kernels/cuda/rows.h"
 
 namespace llmops::cuda {
 namespace {
-
-constexpr int kLanes = 16;
-constexpr int kRowsPerBlock = 16;  // 256 threads
-constexpr int kTile = 512;         // elements of a row in shared memory: 32 KiB a block, 6 blocks to a multiprocessor
-
-struct Tiles {
-  float row[kRowsPerBlock][kTile];
-};
-
-// The sum of term(i, elements) over a row, in lane order. term gives the kVec terms at element i. The whole warp calls it;
-// `live` is false where there is no row.
-template <int kVec, class Term>
-__device__ __forceinline__ float row_sum(int64_t d, bool live, Term term) {
-  float* tile = block_shared<Tiles>().row[threadIdx.x / kLanes];
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  float sum = 0;
-  for (int64_t first = 0; first < d; first += kTile) {
-    const int count = static_cast<int>(d - first < kTile ? d - first : kTile);
-    for (int i = lane * kVec; live && i < count; i += kLanes * kVec) store(tile + i, term(first + i));
-    __syncwarp();
-    for (int i = lane; live && i < count; i += kLanes) sum += tile[i];
-    __syncwarp();
-  }
-  return fold_lanes(sum);
-}
 
 template <class T>
 struct Forward {
@@ -46,26 +18,19 @@ struct Forward {
 };
 
 template <class T, int kVec>
-__global__ void __launch_bounds__(kRowsPerBlock * kLanes) forward(Forward<T> a) {
-  const int64_t r = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kLanes;
+__global__ void __launch_bounds__(kRowsPerBlock * kLanes, 4) forward(Forward<T> a) {
+  const int64_t r = row_of_thread();
   const bool live = r < a.n;
   const T* x = live ? a.x.at(r) : nullptr;
   const T* delta = live && a.delta.data != nullptr ? a.delta.at(r) : nullptr;
   T* sum = delta != nullptr ? a.sum.at(r) : nullptr;
-  const float sum_squares = row_sum<kVec>(a.d, live, [=](int64_t i) {
-    Vec<T, kVec> v = load<kVec>(x + i);
-    if (delta != nullptr) {  // the normed row is the rounded sum, as backward will see it
-      const Vec<T, kVec> add = load<kVec>(delta + i);
-      for (int j = 0; j < kVec; ++j) v.v[j] = narrow<T>(widen(v.v[j]) + widen(add.v[j]));
-      store(sum + i, v);
-    }
-    Vec<float, kVec> square;
-    for (int j = 0; j < kVec; ++j) square.v[j] = widen(v.v[j]) * widen(v.v[j]);
-    return square;
+  const RowSums<1> squares = row_sums<kVec>(a.d, live, [=](int64_t i, Vec<float, kVec>* square) {
+    const Vec<T, kVec> v = normed_input<kVec>(x, delta, sum, i);
+    for (int j = 0; j < kVec; ++j) square->v[j] = widen(v.v[j]) * widen(v.v[j]);
   });
   if (!live) return;
-  const float rstd = 1.0f / sqrtf(sum_squares / static_cast<float>(a.d) + a.eps);
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const float rstd = 1.0f / sqrtf(squares.v[0] / static_cast<float>(a.d) + a.eps);
+  const int lane = lane_of_thread();
   if (a.rstd != nullptr && lane == 0) a.rstd[r] = rstd;
   const T* normed = delta != nullptr ? sum : x;  // a thread reads back what it wrote itself
   T* out = a.out.at(r);
@@ -87,38 +52,37 @@ struct Backward {
   int64_t n, d;
 };
 
-// partial[b,d] = sum over the rows of block b of dout * xhat, ascending; a thread per column. Before dx, which may be dout.
-template <class T>
+// partial[b,d] = sum over the rows of block b of dout * xhat, ascending. Before dx, which may be dout.
+template <class T, int kVec>
 __global__ void __launch_bounds__(kSumThreads) backward_weight(Backward<T> a) {
-  const int64_t column = int64_t{blockIdx.y} * kSumThreads + threadIdx.x;
-  if (column >= a.d) return;
-  const int64_t first = int64_t{blockIdx.x} * kSumRows;
-  const int64_t end = first + kSumRows < a.n ? first + kSumRows : a.n;
-  float sum = 0;
-  for (int64_t r = first; r < end; ++r)
-    sum += widen(a.dout.at(r)[column]) * (widen(a.x.at(r)[column]) * a.rstd[r]);
-  a.partial[blockIdx.x * a.d + column] = sum;
+  const SumBlock at = sum_block<kVec>(a.n);
+  if (at.column >= a.d) return;
+  Vec<float, kVec> sum = {};
+#pragma unroll 8
+  for (int64_t r = at.first; r < at.end; ++r) {
+    const Vec<T, kVec> dy = load<kVec>(a.dout.at(r) + at.column), v = load<kVec>(a.x.at(r) + at.column);
+    for (int j = 0; j < kVec; ++j) sum.v[j] += widen(dy.v[j]) * (widen(v.v[j]) * a.rstd[r]);
+  }
+  store(a.partial + blockIdx.x * a.d + at.column, sum);
 }
 
 // With xhat = x * rstd and g = dout * weight: dx = rstd * (g - xhat * mean_d(g * xhat)) + dresidual.
 template <class T, int kVec>
-__global__ void __launch_bounds__(kRowsPerBlock * kLanes) backward(Backward<T> a) {
-  const int64_t r = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kLanes;
+__global__ void __launch_bounds__(kRowsPerBlock * kLanes, 4) backward(Backward<T> a) {
+  const int64_t r = row_of_thread();
   const bool live = r < a.n;
   const T* dout = live ? a.dout.at(r) : nullptr;
   const T* x = live ? a.x.at(r) : nullptr;
   const float rstd = live ? a.rstd[r] : 0;
-  const float sum_gx = row_sum<kVec>(a.d, live, [=](int64_t i) {
+  const RowSums<1> sum_gx = row_sums<kVec>(a.d, live, [=](int64_t i, Vec<float, kVec>* gx) {
     const Vec<T, kVec> dy = load<kVec>(dout + i), v = load<kVec>(x + i), w = load<kVec>(a.weight + i);
-    Vec<float, kVec> gx;
-    for (int j = 0; j < kVec; ++j) gx.v[j] = widen(dy.v[j]) * (widen(v.v[j]) * rstd) * widen(w.v[j]);
-    return gx;
+    for (int j = 0; j < kVec; ++j) gx->v[j] = widen(dy.v[j]) * (widen(v.v[j]) * rstd) * widen(w.v[j]);
   });
   if (!live) return;
-  const float mean_gx = sum_gx / static_cast<float>(a.d);
+  const float mean_gx = sum_gx.v[0] / static_cast<float>(a.d);
   const T* dresidual = a.dresidual.data != nullptr ? a.dresidual.at(r) : nullptr;
   T* dx = a.dx.at(r);
-  for (int64_t i = static_cast<int>(threadIdx.x) % kLanes * kVec; i < a.d; i += kLanes * kVec) {
+  for (int64_t i = lane_of_thread() * kVec; i < a.d; i += kLanes * kVec) {
     const Vec<T, kVec> dy = load<kVec>(dout + i), v = load<kVec>(x + i), w = load<kVec>(a.weight + i);
     Vec<T, kVec> add = {}, y;
     if (dresidual != nullptr) add = load<kVec>(dresidual + i);
@@ -131,8 +95,6 @@ __global__ void __launch_bounds__(kRowsPerBlock * kLanes) backward(Backward<T> a
   }
 }
 
-unsigned row_blocks(int64_t n) { return static_cast<unsigned>((n + kRowsPerBlock - 1) / kRowsPerBlock); }
-
 template <class T>
 Status run_forward(Stream& stream, const RmsNormArgs& a) {
   const Forward<T> args = {rows_of<const T>(a.x), rows_of<const T>(a.delta), static_cast<const T*>(a.weight.data),
@@ -142,7 +104,7 @@ Status run_forward(Stream& stream, const RmsNormArgs& a) {
   const bool aligned = rows_aligned(a.x) && rows_aligned(a.out) && rows_aligned(a.weight) &&
                        (!a.delta.present() || (rows_aligned(a.delta) && rows_aligned(a.sum)));
   constexpr int kVec = 16 / sizeof(T);
-  return launch(stream.native(), row_blocks(args.n), kRowsPerBlock * kLanes, sizeof(Tiles), "rms_norm",
+  return launch(stream.native(), row_blocks(args.n), kRowsPerBlock * kLanes, sizeof(Tiles<>), "rms_norm",
                 aligned ? forward<T, kVec> : forward<T, 1>, args);
 }
 
@@ -154,13 +116,13 @@ Status run_backward(Stream& stream, const RmsNormBackwardArgs& a) {
                             static_cast<const T*>(a.weight.data), static_cast<const float*>(a.rstd.data),
                             rows_of<T>(a.dx), partial, n, d};
   if (n > 0) {
-    LLMOPS_TRY(launch(stream.native(), row_sums_grid(n, d), kSumThreads, 0, "rms_norm_backward dweight",
-                      backward_weight<T>, args));
-    const bool aligned = rows_aligned(a.dout) && rows_aligned(a.x) && rows_aligned(a.weight) && rows_aligned(a.dx) &&
-                         (!a.dresidual.present() || rows_aligned(a.dresidual));
     constexpr int kVec = 16 / sizeof(T);
-    LLMOPS_TRY(launch(stream.native(), row_blocks(n), kRowsPerBlock * kLanes, sizeof(Tiles), "rms_norm_backward",
-                      aligned ? backward<T, kVec> : backward<T, 1>, args));
+    const bool inputs = rows_aligned(a.dout) && rows_aligned(a.x) && rows_aligned(a.weight);
+    LLMOPS_TRY(launch(stream.native(), row_sums_grid(n, d, inputs ? kVec : 1), kSumThreads, 0, "rms_norm_backward dweight",
+                      inputs ? backward_weight<T, kVec> : backward_weight<T, 1>, args));
+    const bool all = inputs && rows_aligned(a.dx) && (!a.dresidual.present() || rows_aligned(a.dresidual));
+    LLMOPS_TRY(launch(stream.native(), row_blocks(n), kRowsPerBlock * kLanes, sizeof(Tiles<>), "rms_norm_backward",
+                      all ? backward<T, kVec> : backward<T, 1>, args));
   }
   return fold_row_sums(stream, partial, n, d, static_cast<float*>(a.dweight.data), a.accumulate);
 }

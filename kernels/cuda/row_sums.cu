@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(kSumThreads) finish(const float* partial, int6
 
 }  // namespace
 
-Result<float*> row_sums_workspace(Stream& stream, int64_t n, int64_t d) {
-  LLMOPS_ASSIGN(void* const scratch, stream.workspace(row_sums_blocks(n) * d * static_cast<int64_t>(sizeof(float))));
+Result<float*> row_sums_workspace(Stream& stream, int64_t n, int64_t d, int sums) {
+  LLMOPS_ASSIGN(void* const scratch, stream.workspace(sums * row_sums_blocks(n) * d * static_cast<int64_t>(sizeof(float))));
   return static_cast<float*>(scratch);
 }
 
