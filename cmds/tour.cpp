@@ -95,6 +95,7 @@ class Tour {
   std::string path(const char* name) const { return dir_ + "/" + name; }
 
   Status data(std::string* result) {
+    LLMOPS_TRY(write_file_durable(path("llmops.toml"), ""));  // the caller's own does not steer the children
     text_ = o_.data;
     if (text_.empty()) {
       text_ = path("bible.txt");
@@ -106,7 +107,6 @@ class Tour {
     }
     LLMOPS_ASSIGN(const std::string content, read_file(text_));
     if (content.empty()) return invalid_error(text_ + ": is empty");
-    LLMOPS_TRY(write_file_durable(path("llmops.toml"), ""));  // the caller's own does not steer the children
     *result = fmt::format("{} of text: {}", format_bytes(static_cast<int64_t>(content.size())),
                           o_.data.empty() ? "King James Bible" : o_.data);
     return {};

@@ -28,6 +28,14 @@ TEST_CASE("the tour passes every row, whatever llmops.toml and the environment s
   CHECK(work.llmops({"tour", "--data", "text.txt", "--keep", "tour"}).code == 2);  // holds a tour already
 }
 
+TEST_CASE("without bible-kjv the tour trains on the license texts, and says so" * doctest::skip(kSlow)) {
+  Work work;
+  work.options.env = {{"PATH", work.dir.path()}};
+  const RunResult run = work.llmops({"tour", "--steps", "100"});
+  CHECK_MESSAGE(run.code == 0, run.out, run.err);
+  CHECK(run.out.find("bible-kjv is not installed") != std::string::npos);
+}
+
 TEST_CASE("a tour on an empty text ends with 3 and a verdict; one that is stopped by a signal ends by it") {
   Work work;
   work.dir.write("empty.txt", "");

@@ -58,7 +58,7 @@ enum class Stdout { capture, full_disk, closed_pipe, closed };
 
 struct RunOptions {
   std::string stdin_text;
-  std::vector<std::pair<std::string, std::string>> env;  // beside PATH, HOME and the sanitizers' options
+  std::vector<std::pair<std::string, std::string>> env;  // before PATH, HOME and the sanitizers' options
   std::string dir;                                       // working folder; empty: ours
   Stdout to = Stdout::capture;
   double timeout_s = 120;     // then SIGKILL
@@ -76,10 +76,10 @@ namespace detail {
 
 inline std::vector<std::string> environment(const RunOptions& options) {
   std::vector<std::string> env;
+  for (const auto& [name, value] : options.env) env.push_back(name + "=" + value);  // the first of a name counts
   for (const char* name :
        {"PATH", "HOME", "LD_LIBRARY_PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS"})
     if (const char* value = getenv(name)) env.push_back(std::string(name) + "=" + value);
-  for (const auto& [name, value] : options.env) env.push_back(name + "=" + value);
   return env;
 }
 
