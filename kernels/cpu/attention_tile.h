@@ -56,10 +56,18 @@ LLMOPS_INLINE Range within(int64_t lo, int64_t hi, int64_t begin, int64_t size) 
   return {cut(lo), cut(hi)};
 }
 
+// Heads lie in rows that are far apart, so the hardware does not fetch them ahead.
+constexpr int64_t kRowsAhead = 8;
+template <class T>
+LLMOPS_INLINE void fetch_row(const T* src, int64_t e) {
+  for (int64_t x = 0; x < e; x += static_cast<int64_t>(64 / sizeof(T))) __builtin_prefetch(src + x);
+}
+
 // dst[rows, round_up_16(e)] f32 = src[rows, e], zero-padded.
 template <class T>
 void pack_rows(float* dst, int64_t dst_stride, const T* src, int64_t stride, int64_t rows, int64_t e) {
   for (int64_t r = 0; r < rows; ++r, src += stride, dst += dst_stride) {
+    fetch_row(src + kRowsAhead * stride, e);
     int64_t x = 0;
     for (; x + 16 <= e; x += 16) store(dst + x, load(src + x));
     if (x < e) store(dst + x, load_n(src + x, static_cast<int>(e - x)));
@@ -116,6 +124,7 @@ void pack_transposed(float* dst, const T* src, int64_t stride, Range keys, int64
     float* block = dst + (j & ~15) * e + (j & 15);
     const T* first = src + (j - keys.lo) * stride;
     int64_t x = 0;
+    for (int32_t i = 0; i < 8; ++i) fetch_row(first + (kRowsAhead + i) * stride, e);
     if (j >= keys.lo && j + 8 <= keys.hi)
       for (; x + 8 <= e; x += 8) transpose_8x8(block + x * 16, first + x, stride);
     for (; x < e; ++x)

@@ -22,7 +22,7 @@
 namespace llmops {
 namespace {
 
-constexpr std::chrono::microseconds kSpin{20};
+constexpr std::chrono::microseconds kSpin{100};
 
 using Word = std::atomic<uint32_t>;
 static_assert(sizeof(Word) == 4 && Word::is_always_lock_free);

@@ -114,6 +114,7 @@ class Backward {
       for (int64_t i = 0; i < pair.q_count; ++i) {
         const int64_t r = i * g_.heads + j;
         s.lse[r] = static_cast<const float*>(args_.lse.data)[(first + i) * args_.lse.stride[0] + head];
+        fetch_row(at(args_.out, first + i, head) + kRowsAhead * args_.out.stride[0], g_.e);
         s.d[r] = dot(s.dout + r * g_.wide, at(args_.out, first + i, head));
       }
     }
