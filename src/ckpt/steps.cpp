@@ -21,15 +21,15 @@ namespace {
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kLeftover = ".step-";
 
+}  // namespace
+
+std::string step_name(int64_t step) { return fmt::format("step-{:08}", step); }
+
 std::optional<int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + 8) return std::nullopt;
   const auto step = parse_int(name.substr(kPrefix.size()), 0, INT64_MAX);
   return step.ok() && name == step_name(*step) ? std::optional(*step) : std::nullopt;
 }
-
-}  // namespace
-
-std::string step_name(int64_t step) { return fmt::format("step-{:08}", step); }
 
 Result<std::vector<StepDir>> list_steps(const std::string& run_dir) {
   LLMOPS_ASSIGN(const Dir dir, Dir::open(run_dir));

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/io.h"
@@ -16,6 +17,7 @@ struct StepDir {
 };
 
 std::string step_name(int64_t step);            // "step-00000100"
+std::optional<int64_t> step_of(std::string_view name);  // the inverse; none for any other name
 Status no_checkpoint(const std::string& path);  // says what was expected
 Status check_folder(const std::string& path);   // Code::invalid for a file; what is missing is for Dir::open to tell
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <mutex>
 #include <set>
 #include <span>
@@ -78,6 +79,9 @@ class StepVerifier {
     if (!manifest.ok())
       return find(kManifestName, manifest.status().message(), "", 0, static_cast<int64_t>(text->size())), false;
     manifest_ = manifest.take();
+    const std::string folder = std::filesystem::path(dir_.path() + "/").parent_path().filename();
+    if (const auto named = step_of(folder); named && *named != manifest_.step)
+      find(kManifestName, fmt::format("is of step {}, its folder's name says {}", manifest_.step, *named));
     report_.bytes += static_cast<int64_t>(text->size());
     return true;
   }

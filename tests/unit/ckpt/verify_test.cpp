@@ -150,6 +150,21 @@ TEST_CASE("removed, added, truncated and grown files, links and folders in their
   CHECK(step.found_in("folder"));
 }
 
+TEST_CASE("a step under the name of another step would be resumed in its place; under any other name it is a copy") {
+  const Step step;
+  namespace fs = std::filesystem;
+  const std::string other = step.run.path("step-00000099"), copy = step.run.path("best");
+  fs::copy(step.path, other, fs::copy_options::recursive);
+  fs::copy(step.path, copy, fs::copy_options::recursive);
+  Pool pool(1);
+  const auto renamed = verify(other, pool);
+  REQUIRE(renamed.ok());
+  REQUIRE(renamed->findings.size() == 1);
+  CHECK(renamed->findings[0].file == kManifestName);
+  CHECK(renamed->findings[0].what.find("name says 99") != std::string::npos);
+  CHECK(verify(copy, pool)->findings.empty());
+}
+
 TEST_CASE("a manifest with a right hash and wrong content is refused") {
   Step step;
   const std::string good = step.text(kManifestName);
