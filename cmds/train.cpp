@@ -165,8 +165,9 @@ Status write_run_file(const Context& context, const std::string& dir, int world)
   gethostname(host, sizeof host - 1);
   return write_file_durable(
       dir + "/run.toml",
-      fmt::format("# llmops {} ({}), host {}, {} ranks. Repeat: llmops train --config THIS_FILE --out OTHER_DIR\n{}",
-                  build_version(), build_commit(), escape_control(host), world, context.options.to_toml("train")));
+      fmt::format("# llmops {} ({}), host {}, {} rank{}. Repeat: llmops train --config THIS_FILE --out OTHER_DIR\n{}",
+                  build_version(), build_commit(), escape_control(host), world, world == 1 ? "" : "s",
+                  context.options.to_toml("train")));
 }
 
 // The parent of several ranks: reads the data once and leaves the rest to them.
@@ -200,7 +201,7 @@ Status check_memory(const TrainPlan& plan, int world) {
 
 // One rank, or the only one.
 Status run_rank(const Options& o, TrainOptions t, const Corpus& corpus, const Launch& launch, Context& context) {
-  const int threads = o.threads ? static_cast<int>(*o.threads) : std::max(1, usable_cores() / launch.world);
+  const int threads = static_cast<int>(*o.threads);
   LLMOPS_ASSIGN(const std::unique_ptr<Device> device, Device::open_cpu({.threads = threads}));
   LLMOPS_ASSIGN(const std::unique_ptr<Communicator> comm,
                 open_communicator(*device, launch, {.deadline_s = o.deadline_s}));
@@ -218,11 +219,12 @@ Status run_rank(const Options& o, TrainOptions t, const Corpus& corpus, const La
 }
 
 Status run(Options& o, Context& context) {
+  LLMOPS_ASSIGN(const Parallel parallel, apply_plan(o, context.options));
   LLMOPS_ASSIGN(const Launch launch,
                 parse_launch_env(o.ranks ? std::optional<int>(static_cast<int>(*o.ranks)) : std::nullopt));
   if (launch.role != Launch::Role::member)
     for (const std::string& note : launch.notes) log(LogLevel::normal, "train: " + note);
-  LLMOPS_ASSIGN(TrainOptions t, resolve(o, launch.world));
+  LLMOPS_ASSIGN(TrainOptions t, resolve(o, parallel, launch.world));
   t.start_s = monotonic_s();
   if (launch.role == Launch::Role::member) {
     const char* fd = std::getenv(kCorpusFd);

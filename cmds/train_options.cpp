@@ -13,12 +13,14 @@ namespace {
 
 // Defaults of the recipe that goes with a model: nanoGPT's CPU recipe for `char`, a small batch for the rest.
 struct Recipe {
-  int64_t batch, seq, warmup;
-  double lr, lr_min;
+  int64_t batch, seq;
+  double lr;
 };
+constexpr int64_t kWarmupSteps = 100;
+
 Recipe recipe_of(const std::string& model) {
-  if (model == "char") return {12, 64, 100, 1e-3, 1e-4};
-  return {8, 256, 100, 3e-4, 3e-5};
+  if (model == "char") return {12, 64, 1e-3};
+  return {8, 256, 3e-4};
 }
 
 bool is_descriptor(const std::string& model) {
@@ -34,29 +36,29 @@ Result<ModelConfig> config_from_file(const std::string& path) {
   return config;
 }
 
-Status apply_plan(Options& o, Parallel* parallel) {
-  if (o.plan.empty()) return {};
-  LLMOPS_ASSIGN(const Plan plan, plan_from_file(o.plan));
-  if (!plan.model.empty() && o.model == "char") o.model = plan.model;
-  if (plan.seq > 0 && !o.seq) o.seq = plan.seq;
-  if (plan.global_batch > 0 && !o.batch) o.batch = plan.global_batch;
-  if (plan.micro_batch > 0 && !o.micro_batch) o.micro_batch = plan.micro_batch;
-  if (plan.save_every > 0 && o.save_every == 0) o.save_every = plan.save_every;
-  if (plan.keep > 0 && o.keep == 0) o.keep = plan.keep;
-  if (!plan.checkpoint_dir.empty() && o.out.empty()) o.out = plan.checkpoint_dir;
+Status check_plan(const Plan& plan) {
   if (!plan.recompute.empty() && plan.recompute != "none")
-    return usage_error(fmt::format("{}: train.recompute is \"{}\", this release has none", o.plan, plan.recompute));
+    return usage_error(fmt::format("train.recompute is \"{}\", this release has none", plan.recompute));
   if (!plan.schedule.empty() && plan.schedule != "none")
-    return usage_error(
-        fmt::format("{}: train.schedule is \"{}\", this release has none (no pipeline)", o.plan, plan.schedule));
-  if (!plan.dtype.empty()) {
-    const auto dtype = dtype_from_name(plan.dtype == "f32" ? "F32" : plan.dtype == "bf16" ? "BF16" : plan.dtype);
-    if (!dtype || (*dtype != DType::f32 && *dtype != DType::bf16))
-      return usage_error(fmt::format("{}: train.dtype is \"{}\", expected f32 or bf16", o.plan, plan.dtype));
-    if (o.dtype == DType::f32) o.dtype = *dtype;
-  }
-  *parallel = plan.parallel;
+    return usage_error(fmt::format("train.schedule is \"{}\", this release has none (no pipeline)", plan.schedule));
+  if (!plan.dtype.empty() && plan.dtype != "f32" && plan.dtype != "bf16")
+    return usage_error(fmt::format("train.dtype is \"{}\", expected f32 or bf16", plan.dtype));
   return {};
+}
+
+// Options that were left out get the value that goes with the model and the ranks.
+void fill_defaults(Options& o, int world) {
+  const auto fill = [](auto& field, auto value) { field = field.value_or(value); };
+  const Recipe recipe = recipe_of(o.model);
+  fill(o.batch, recipe.batch);
+  fill(o.seq, recipe.seq);
+  fill(o.lr, recipe.lr);
+  fill(o.lr_min, *o.lr / 10);
+  fill(o.warmup, std::min(kWarmupSteps, o.steps / 10));
+  fill(o.tokenizer, o.model == "char" ? "char" : "byte");
+  fill(o.zero, 1);
+  fill(o.threads, std::max(1, usable_cores() / world));
+  o.ranks = world;
 }
 
 }  // namespace
@@ -66,7 +68,7 @@ void declare(Options& o, OptionTable& t) {
   t.text("model", &o.model,
          "built-in descriptor (char, gpt2:d12, gpt2:LxD, llama:LxD, qwen3:LxD) or path of a Hugging Face config.json");
   t.path("init-from", &o.init_from, "start with the weights of a Hugging Face directory or a step folder").meta("DIR");
-  t.path("plan", &o.plan, "plan.toml with model, layout and sizes; flags override it").meta("FILE");
+  t.path("plan", &o.plan, "plan.toml with model, layout and sizes; flags, environment and llmops.toml override it").meta("FILE");
   t.section("Data");
   t.list("data", &o.data,
          "text (.gz, .zst, - for stdin), jsonl, llm.c .bin, nanoGPT u16, Megatron .idx; files, folders, globs")
@@ -140,45 +142,62 @@ DataOptions data_options(const Options& o) {
           .val_paths = o.val_data,
           .val_fraction = o.val_fraction,
           .format = o.data_format,
-          .tokenizer = o.tokenizer         ? *o.tokenizer
-                       : o.model == "char" ? "char"
-                                           : "byte",
+          .tokenizer = *o.tokenizer,
           .text_field = o.text_field,
           .vocab_size = 0};
 }
 
-Result<TrainOptions> resolve(Options& o, int world) {
-  TrainOptions t;
-  LLMOPS_TRY(apply_plan(o, &t.parallel));
-  const Recipe recipe = recipe_of(o.model);
+Result<Parallel> apply_plan(Options& o, const OptionTable& table) {
+  if (o.plan.empty()) return Parallel();
+  LLMOPS_ASSIGN(const Plan plan, plan_from_file(o.plan));
+  LLMOPS_TRY(check_plan(plan).in(o.plan));
+  const auto take = [&](std::string_view option, const auto& value, auto* field) {
+    if (value != std::decay_t<decltype(value)>() && !table.given(option)) *field = value;
+  };
+  take("model", plan.model, &o.model);
+  take("seq", plan.seq, &o.seq);
+  take("batch", plan.global_batch, &o.batch);
+  take("micro-batch", plan.micro_batch, &o.micro_batch);
+  take("save-every", plan.save_every, &o.save_every);
+  take("keep", plan.keep, &o.keep);
+  take("out", plan.checkpoint_dir, &o.out);
+  take("shards", plan.parallel.shards, &o.shards);
+  if (plan.parallel.dp > 1) take("ranks", plan.parallel.dp, &o.ranks);
+  if (!table.given("zero")) o.zero = plan.parallel.zero;
+  if (!plan.dtype.empty() && !table.given("dtype")) o.dtype = plan.dtype == "bf16" ? DType::bf16 : DType::f32;
+  o.plan.clear();  // all it says is in the options now: run.toml repeats the run without the plan
+  return plan.parallel;
+}
+
+Result<TrainOptions> resolve(Options& o, const Parallel& parallel, int world) {
   if (std::ranges::find(o.data, "") != o.data.end()) return usage_error("--data is an empty name");
   if (o.data.empty()) return usage_error("--data is missing; expected a file, a folder or - for stdin");
+  fill_defaults(o, world);
+  TrainOptions t;
   t.init_from = o.init_from;
   t.steps = o.steps;
-  t.batch = o.batch.value_or(recipe.batch);
+  t.batch = *o.batch;
   t.micro_batch = o.micro_batch.value_or(0);
-  t.seq = o.seq.value_or(recipe.seq);
+  t.seq = *o.seq;
   t.seed = static_cast<uint64_t>(o.seed);
-  if (!o.plan.empty() && t.parallel.dp != 1 && t.parallel.dp != world)
-    return usage_error(
-        fmt::format("{}: parallel.dp is {}, --ranks is {}; they must agree", o.plan, t.parallel.dp, world));
+  t.parallel = parallel;
   t.parallel.dp = world;
-  if (o.zero) t.parallel.zero = static_cast<int>(*o.zero);
-  if (o.shards > 0) t.parallel.shards = static_cast<int>(o.shards);
+  t.parallel.zero = static_cast<int>(*o.zero);
+  t.parallel.shards = static_cast<int>(o.shards);
   LLMOPS_TRY(check(t.parallel, world));
   const int64_t shards = std::max(t.parallel.shards, world);
   if (t.batch < shards)
     return usage_error(fmt::format("--batch is {}, expected at least one window for each of {} {}", t.batch, shards,
                                    shards > world ? "shards" : "ranks"));
   t.dtype = o.dtype;
-  const double lr = o.lr.value_or(recipe.lr);
   t.lr = {.shape = o.lr_schedule,
-          .lr = lr,
-          .lr_min = o.lr_min.value_or(lr / 10),
-          .warmup_steps = o.warmup.value_or(std::min(recipe.warmup, o.steps / 10)),
+          .lr = *o.lr,
+          .lr_min = *o.lr_min,
+          .warmup_steps = *o.warmup,
           .steps = o.steps,
           .decay_fraction = o.decay_fraction};
-  if (t.lr.lr_min > lr) return usage_error(fmt::format("--lr-min is {}, expected at most --lr, {}", t.lr.lr_min, lr));
+  if (*o.lr_min > *o.lr)
+    return usage_error(fmt::format("--lr-min is {}, expected at most --lr, {}", *o.lr_min, *o.lr));
   t.adamw = {.beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay, .clip = o.clip};
   t.val_every = o.val_every;
   t.val_windows = o.val_windows;
@@ -195,7 +214,7 @@ Result<TrainOptions> resolve(Options& o, int world) {
   return t;
 }
 
-Status resolve_model(const Options& o, const Corpus& corpus, TrainOptions* t) {
+Status resolve_model(Options& o, const Corpus& corpus, TrainOptions* t) {
   const int64_t vocab = corpus.vocab_size();
   if (!o.init_from.empty()) {
     LLMOPS_ASSIGN(const std::unique_ptr<TensorSource> source, open_weights(o.init_from));
@@ -216,6 +235,7 @@ Status resolve_model(const Options& o, const Corpus& corpus, TrainOptions* t) {
   }
   if (corpus.tokenizer() && corpus.tokenizer()->eos() && t->model.eos_ids.empty())
     t->model.eos_ids = {*corpus.tokenizer()->eos()};
+  o.micro_batch = t->micro_batch = plan_of(*t, t->parallel.dp).micro_batch;
   return {};
 }
 

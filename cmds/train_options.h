@@ -13,7 +13,8 @@ namespace llmops::train_command_detail {
 
 enum class Resume : uint8_t { none, automatic };
 
-// Values that depend on the model are left out here and filled by resolve(): see recipe_of().
+// Values that depend on the model, the ranks or the plan are left out here; apply_plan(), resolve() and resolve_model()
+// fill them, so that run.toml and the JSON echo hold what the run used.
 struct Options {
   std::string model = "char";
   std::string init_from;
@@ -51,11 +52,14 @@ struct Options {
 
 void declare(Options& options, OptionTable& table);
 
-// The parts of the options that need no data: cross checks, plan file. Fills the parallel layout for `world` ranks.
-Result<TrainOptions> resolve(Options& options, int world);
-// The model, once the vocabulary is known.
-Status resolve_model(const Options& options, const Corpus& corpus, TrainOptions* train);
-// What --data and its relatives mean.
+// The values of --plan go to the options that nobody gave: flags > environment > llmops.toml > plan.toml > default.
+// Returns the layout of the plan.
+Result<Parallel> apply_plan(Options& options, const OptionTable& table);
+// The parts of the options that need no data: defaults, cross checks, the layout for `world` ranks.
+Result<TrainOptions> resolve(Options& options, const Parallel& parallel, int world);
+// The model, once the vocabulary is known, and what follows from it.
+Status resolve_model(Options& options, const Corpus& corpus, TrainOptions* train);
+// What --data and its relatives mean. After resolve().
 DataOptions data_options(const Options& options);
 
 }  // namespace llmops::train_command_detail

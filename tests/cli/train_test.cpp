@@ -206,6 +206,87 @@ TEST_CASE("metrics.jsonl holds every step once, across a resume; run.toml repeat
   CHECK(losses_of(repeat.out) == losses_of(work.dir.read("run/metrics.jsonl")));
 }
 
+namespace {
+
+// "options" of the summary that ends a jsonl run.
+Json options_of(const std::string& out) {
+  const size_t last = out.rfind('\n', out.size() - 2) + 1;
+  auto summary = json_parse(std::string_view(out).substr(last, out.size() - 1 - last));
+  REQUIRE_MESSAGE(summary.ok(), out);
+  REQUIRE_MESSAGE(summary->find("summary") != nullptr, out);
+  const Json* options = summary->find("summary")->find("options");
+  REQUIRE_MESSAGE(options != nullptr, out);
+  return *options;
+}
+
+constexpr const char* kPlan =
+    "[model]\ndescriptor = \"gpt2:1x16\"\n[parallel]\ndp = 2\nshards = 4\nzero = 0\n"
+    "[train]\ndtype = \"bf16\"\nseq = 16\nglobal_batch = 8\nmicro_batch = 1\n"
+    "[checkpoint]\nsave_every = 2\nkeep = 1\ndir = \"planned\"\n";
+
+}  // namespace
+
+TEST_CASE("flags, environment and llmops.toml override plan.toml, also where they repeat a default") {
+  Work work;
+  work.dir.write("plan.toml", kPlan);
+  const RunResult flags = work.llmops(
+      {"train", "--data", "text.txt", "--steps", "3", "--format", "jsonl", "--plan", "plan.toml", "--model", "char",
+       "--dtype", "f32", "--save-every", "0", "--keep", "0", "--shards", "0", "--ranks", "1", "--out", "flags"});
+  REQUIRE_MESSAGE(flags.code == 0, flags.err);
+  const Json own = options_of(flags.out);
+  CHECK(own.find("model")->as_string() == "char");
+  CHECK(own.find("dtype")->as_string() == "f32");
+  for (const char* zero : {"save_every", "keep", "shards", "zero"}) CHECK(own.find(zero)->dump() == "0");
+  CHECK(own.find("ranks")->dump() == "1");
+  CHECK(own.find("seq")->dump() == "16");  // from the plan
+  CHECK(!std::filesystem::exists(work.dir / "flags/step-00000002"));
+
+  work.dir.write("llmops.toml", "[train]\nmodel = \"char\"\n");
+  work.options.env = {{"LLMOPS_TRAIN_DTYPE", "f32"}, {"LLMOPS_SHARDS", "0"}};
+  const RunResult others = work.llmops({"train", "--data", "text.txt", "--steps", "2", "--format", "jsonl", "--plan",
+                                        "plan.toml"});
+  REQUIRE_MESSAGE(others.code == 0, others.err);
+  const Json mixed = options_of(others.out);
+  CHECK(mixed.find("model")->as_string() == "char");
+  CHECK(mixed.find("dtype")->as_string() == "f32");
+  CHECK(mixed.find("shards")->dump() == "0");
+  CHECK(mixed.find("ranks")->dump() == "2");
+  CHECK(mixed.find("out")->as_string() == "planned");
+}
+
+TEST_CASE("run.toml and the options of the summary hold what the run used, and repeat it without the plan") {
+  Work work;
+  work.dir.write("plan.toml", kPlan);
+  const RunResult plain = work.llmops({"train", "--data", "text.txt", "--steps", "20", "--format", "jsonl"});
+  REQUIRE_MESSAGE(plain.code == 0, plain.err);
+  const Json recipe = options_of(plain.out);
+  for (const auto& [key, value] : std::vector<std::pair<const char*, const char*>>{{"batch", "12"},
+                                                                                    {"micro_batch", "12"},
+                                                                                    {"seq", "64"},
+                                                                                    {"lr", "0.001"},
+                                                                                    {"lr_min", "0.0001"},
+                                                                                    {"warmup", "2"},
+                                                                                    {"zero", "1"},
+                                                                                    {"ranks", "1"},
+                                                                                    {"tokenizer", "\"char\""}})
+    CHECK_MESSAGE(recipe.find(key)->dump() == value, key);
+  CHECK(recipe.find("threads")->as_int() >= 1);
+
+  const RunResult first =
+      work.llmops({"train", "--data", "text.txt", "--steps", "3", "--format", "jsonl", "--plan", "plan.toml"});
+  REQUIRE_MESSAGE(first.code == 0, first.err);
+  const std::string file = work.dir.read("planned/run.toml");
+  for (const char* line : {"model = \"gpt2:1x16\"", "ranks = 2", "shards = 4", "zero = 0", "dtype = \"bf16\"", "seq = 16",
+                           "batch = 8", "micro_batch = 1", "save_every = 2", "keep = 1", "out = \"planned\"", "lr = 0.0003",
+                           "warmup = 0", "tokenizer = \"byte\"", "threads = "})
+    CHECK_MESSAGE(file.find(std::string("\n") + line) != std::string::npos, line);
+  std::filesystem::remove(work.dir / "plan.toml");
+  const RunResult repeat = work.llmops({"train", "--config", "planned/run.toml", "--out", "again", "--format", "jsonl"});
+  REQUIRE_MESSAGE(repeat.code == 0, repeat.err);
+  CHECK(losses_of(repeat.out) == losses_of(first.out));
+  CHECK(files_of(work.dir / "again/step-00000003") == files_of(work.dir / "planned/step-00000003"));
+}
+
 TEST_CASE("a gradient that is not finite stops the run before the update") {
   Work work;
   const RunResult run = work.train({"--steps", "50", "--lr", "900", "--clip", "0", "--warmup", "0", "--weight-decay",
