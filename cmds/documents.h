@@ -9,6 +9,7 @@
 
 namespace llmops {
 
+constexpr char kProgramSummary[] = "train, checkpoint, verify and run language models on one machine";
 std::string overview_text();                    // `llmops --help`
 std::string noun_text(std::string_view noun);   // `llmops ckpt --help`
 std::string help_text(const Command& command);  // `llmops train --help`

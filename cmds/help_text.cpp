@@ -94,8 +94,8 @@ std::vector<std::string> sections_of(const OptionTable& table) {
 }
 
 std::string overview_text() {
-  return "llmops - benchmark, train, checkpoint and serve language models on one machine or many\n"
-         "\n"
+  return std::string("llmops - ") + kProgramSummary +
+         "\n\n"
          "Usage: llmops COMMAND [OPTIONS]\n"
          "\n"
          "Commands:\n" +

@@ -48,10 +48,9 @@ std::string option_entry(const Option& option) {
   if (option.takes_value() && !option.is_argument) tag += " \\fI" + roff(option.metavar) + "\\fR";
   if (option.type == OptionType::flag && option.get().as_bool())
     tag += ", \\fB\\-\\-no\\-" + roff(option.name) + "\\fR";
-  std::string text = option.help;
-  if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
   const std::string facts = facts_of(option);
-  return ".TP\n" + tag + "\n" + roff(text + (facts.empty() ? "." : " (" + facts + ").")) + "\n";
+  // As in --help, without a capital: the first word may be a value to type.
+  return ".TP\n" + tag + "\n" + roff(option.help + (facts.empty() ? "." : " (" + facts + ").")) + "\n";
 }
 
 std::string paragraphs(std::string_view text) {
@@ -86,7 +85,7 @@ std::string man_page(const Command& command) {
 }
 
 std::string man_overview() {
-  std::string out = page_head("", "benchmark, train, checkpoint and serve language models on one machine or many");
+  std::string out = page_head("", kProgramSummary);
   out += ".SH SYNOPSIS\nllmops COMMAND [OPTIONS]\n.SH COMMANDS\n";
   for (const Command& command : commands())
     out += ".TP\n\\fB" + roff(command.text.name) + "\\fR\n" + roff(command.text.summary) + ", see \\fB" +

@@ -95,7 +95,8 @@ TEST_CASE("--version, help and completions open no CUDA library; version looks f
   for (const auto& words : {std::vector<std::string>{"--version"}, {"--help"}, {"completion", "bash"}}) {
     const RunResult quiet = llmops_run(words, tell_files);
     CHECK(has(quiet.err, "libstdc++"));
-    for (const char* library : {"libcuda", "libcublas", "libnccl", "libnvidia-ml"}) CHECK_FALSE(has(quiet.err, library));
+    for (const char* library : {"libcuda", "libcublas", "libnccl", "libnvidia-ml"})
+      CHECK_FALSE(has(quiet.err, library));
   }
   CHECK(has(llmops_run({"version"}, tell_files).err, "libcuda.so.1"));
 }
@@ -258,12 +259,18 @@ TEST_CASE("every command has a man page that names every option and that groff t
       CHECK(groff.err == "");
       CHECK(has(groff.out, "EXIT STATUS"));
     }
+    for (const char* untrue : {"enchmark", "serve", "Sizes take", "plan that does not fit"})
+      CHECK_FALSE(has(page, untrue));
     if (name.empty()) continue;
     const Json table = table_of(name);
     for (const Json& option : table.find("options")->as_array()) {
       std::string flag = option.find("name")->as_string();
       for (size_t at = 0; (at = flag.find('-', at)) != std::string::npos; at += 2) flag.insert(at, "\\");
       CHECK_MESSAGE(has(page, flag), flag);
+      // The help as it is: its first word may be a value to type, such as plan.toml or byte.
+      std::string help = option.find("help")->as_string();
+      for (size_t at = 0; (at = help.find('-', at)) != std::string::npos; at += 2) help.insert(at, "\\");
+      CHECK_MESSAGE(has(page, "\n" + help), help);
     }
   }
 }
