@@ -54,8 +54,10 @@ void check_logits(const std::string& name, bool reference) {
   const Fixture fixture(name);
   Loaded loaded(fixture, 2, reference);
   REQUIRE(loaded.model->reserve(2, 64, 128).ok());
+  REQUIRE(!fixture.sequences().empty());
   for (const Json& sequence : fixture.sequences()) {
     const std::vector<int32_t> ids = ids_of(*sequence.find("ids"));
+    REQUIRE(!sequence.find("logits")->as_object().empty());
     for (const auto& [position, values] : sequence.find("logits")->as_object()) {
       const auto count = parse_int(position, 0, 1000);
       REQUIRE(count.ok());
