@@ -61,6 +61,9 @@ Status check_entry(const TomlEntry& entry) {
   }
   const std::string name = joined(entry.path, entry.path.size() - 1, ' ');
   const Command* command = find_command(name);
+  if (command == nullptr && find_command(name + " " + key) != nullptr)
+    return usage_error("found the key '" + key + "', expected the table [" +
+                       joined(entry.path, entry.path.size(), '.') + "]");
   if (command == nullptr) return unknown("key", key, command_words(name));
   return check_key(key, Invocation(*command).table);
 }

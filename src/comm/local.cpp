@@ -86,7 +86,7 @@ Status LocalCommunicator::await(const Name& name, const char* verb, const std::f
   const Segment::WaitEnd end = segment_->wait(done, lost, options_.deadline_s);
   time_.wait_s += monotonic_s() - begin_s;
   if (end == Segment::WaitEnd::done) return Status();
-  if (end == Segment::WaitEnd::aborted) return segment_->aborted().in(name());
+  if (end == Segment::WaitEnd::aborted) return segment_->aborted();
   std::string who;
   for (int r = 0; r < world_; ++r)
     if (end == Segment::WaitEnd::lost ? gone(r) : behind(r)) who += (who.empty() ? "" : ", ") + name_of(r);

@@ -101,7 +101,8 @@ Status check(const Parallel& p, int world) {
   if (p.dp < 1 || p.dp != world)
     return usage_error(fmt::format("parallel plan: dp is {} for {} ranks; they must agree", p.dp, world));
   if (p.shards != 0 && (p.shards < 1 || (p.shards & (p.shards - 1)) != 0 || p.shards % p.dp != 0))
-    return usage_error(fmt::format("shards is {}, expected a power of two that {} ranks divide", p.shards, p.dp));
+    return usage_error(
+        fmt::format("shards is {}, expected a power of two that is a multiple of the ranks, {}", p.shards, p.dp));
   return {};
 }
 

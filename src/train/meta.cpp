@@ -54,7 +54,12 @@ Status check_resume(const Checkpoint& checkpoint, const TrainOptions& o, const C
         o.resume_from));
   const Json meta = checkpoint_meta(o, corpus, shards, checkpoint.step());
   const Json& now = *meta.find("train");
-  for (const char* key : {"data_fingerprint", "batch", "seq", "seed"})
+  if (shown(was->find("data_fingerprint")) != shown(now.find("data_fingerprint")))
+    return usage_error(
+        fmt::format("{}: the data changed since it was saved (or --val-fraction, --tokenizer); a resumed "
+                    "run keeps its data",
+                    o.resume_from));
+  for (const char* key : {"batch", "seq", "seed"})
     if (shown(was->find(key)) != shown(now.find(key)))
       return usage_error(fmt::format("{}: {} was {}, is now {}; a resumed run keeps it", o.resume_from, key,
                                      shown(was->find(key)), shown(now.find(key))));

@@ -171,6 +171,7 @@ TEST_CASE("a configuration that is not understood is refused at line and column"
   says("[show]\nmax-time = 1\n", "2:1: found the unknown key 'max-time'; did you mean 'max_time'?");
   says("\n[shw]\nsteps = 1\n", "2:2: found the unknown table 'shw'; did you mean 'show'?");
   says("[ckpt.verfy]\n", "1:7: found the unknown table 'ckpt.verfy'; did you mean 'ckpt.verify'?");
+  says("[ckpt]\nverify = 3\n", "2:1: found the key 'verify', expected the table [ckpt.verify]");
   says("formt = 'json'\n", "1:1: found the unknown key 'formt'; did you mean 'format'?");
   says("[stream]\nrosw = 1\n", "2:1: found the unknown key 'rosw'; did you mean 'rows'?");  // of another command, too
   says("[show]\nsteps = [1]\n", "2:1: steps: found an array, expected one value");
