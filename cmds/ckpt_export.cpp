@@ -52,7 +52,6 @@ Status run(Options& o, Context& context) {
     });
   }
   const Status status = path.ok() ? exported->status() : path.status();
-  if (status.code() == Code::interrupted) context.die_by_signal = true;
   if (!status.ok()) return status;
   Report report;
   report.summary({"step", "step"}, *path);

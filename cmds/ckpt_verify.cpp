@@ -32,7 +32,6 @@ Status run(Options& o, Context& context) {
     progress->update(static_cast<double>(done), format_bytes(done));
   });
   progress.reset();
-  if (checked.status().code() == Code::interrupted) context.die_by_signal = true;
   if (!checked.ok()) return checked.status();
   Report report{
       {"file", "file"}, {"tensor", "tensor"}, {"byte_begin", "from byte"}, {"byte_end", "to byte"}, {"what", "what"}};

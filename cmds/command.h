@@ -20,8 +20,8 @@ struct Context {
   Output& out;
   Format format;  // of --format
   bool colour;    // on stdout
-  // Set by a command that a signal stopped with nothing saved: main then re-raises the signal (130, 143) instead of 75.
-  bool die_by_signal = false;
+  // Set by a command whose work is on the disk: stopped by a signal it ends with 75, else by the signal (130, 143).
+  bool saved = false;
 
   bool format_given() const { return options.given("format"); }
   Status print(const Report& report) { return ReportWriter(out, format, colour).write(report); }

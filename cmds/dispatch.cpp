@@ -73,7 +73,7 @@ int run(const Command& command, std::span<const std::string> words, Output& out)
   Context context{command.text.name, use.table, out, use.common.format, colour};
   const Status status = use.run->run(context);
   const int code = report_failure(use.name, status);
-  if (context.die_by_signal && cancel_signal() != 0) {
+  if (status.code() == Code::interrupted && !context.saved && cancel_signal() != 0) {
     std::signal(cancel_signal(), SIG_DFL);
     std::raise(cancel_signal());
   }

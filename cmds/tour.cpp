@@ -64,18 +64,12 @@ class Tour {
                                {"generate three lines", &Tour::generate_lines},
                                {"all-reduce, 2 ranks", &Tour::all_reduce},
                                {"matmul", &Tour::matmul_rate}}) {
-      if (cancel_signal() != 0) {
-        context_.die_by_signal = true;
-        return {Code::interrupted, "stopped by a signal"};
-      }
+      if (cancel_signal() != 0) return {Code::interrupted, "stopped by a signal"};
       const double start_s = monotonic_s();
       std::string result;
       const Status status = (this->*named.stage)(&result);
       progress_.clear();
-      if (status.code() == Code::interrupted) {
-        context_.die_by_signal = true;
-        return status;
-      }
+      if (status.code() == Code::interrupted) return status;
       if (!status.ok()) {
         ++failed_;
         if (first_.ok()) first_ = status;

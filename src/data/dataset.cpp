@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "base/io.h"
+#include "base/json.h"
 #include "base/run.h"
+#include "base/text.h"
 #include "data/corpus_state.h"
 #include "data/shards.h"
 #include "data/sources.h"
@@ -32,6 +34,7 @@ class Loader {
  private:
   Status load_file(const std::string& path, size_t stream);
   Status load_text(DataFormat format, Input input, size_t stream);
+  Status tell_json_lines(Input& input) const;
   Status load_tokens(DataFormat format, const std::string& path, size_t stream);
   Status load_megatron(const std::string& index_path, size_t stream);
 
@@ -63,11 +66,22 @@ Status Loader::load_file(const std::string& path, size_t stream) {
   LLMOPS_ASSIGN(Input input, Input::open(path));
   if (format == DataFormat::detect) {
     LLMOPS_ASSIGN(format, detect_format(input));
+    if (format == DataFormat::text) LLMOPS_TRY(tell_json_lines(input));
   }
   if (format == DataFormat::text || format == DataFormat::jsonl) return load_text(format, std::move(input), stream);
   if (path == "-" || input.compressed())
     return invalid_error(input.path() + ": token files are read where they lie: neither compressed nor from stdin");
   return load_tokens(format, path, stream);
+}
+
+// A text that begins like JSON lines is still a text: only a name or the user can say otherwise. But it is said.
+Status Loader::tell_json_lines(Input& input) const {
+  LLMOPS_ASSIGN(const std::string_view head, input.peek(size_t{64} << 10));
+  const auto line = json_parse(head.substr(0, head.find('\n')));
+  if (line.ok() && line->find(options_.text_field))
+    warn(fmt::format("{}: looks like JSON lines and is read as plain text; --data-format jsonl reads field \"{}\"",
+                     input.path(), escape_control(options_.text_field)));
+  return {};
 }
 
 Status Loader::load_text(DataFormat format, Input input, size_t stream) {

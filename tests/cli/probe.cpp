@@ -109,7 +109,7 @@ Status run_end(EndOptions& o, Context& context) {
   report.row({o.text});
   if (o.how == "text") return context.print(report);
   while (cancel_signal() == 0) usleep(1000);
-  context.die_by_signal = o.how == "unsaved";
+  context.saved = o.how == "saved";
   return {Code::interrupted, "stopped by a signal; run it again with --resume auto"};
 }
 
