@@ -41,6 +41,8 @@ Status read_stop(const Json& value, std::vector<std::string>* out) {
 Status read_prompt(const Json& value, Request* request) {
   if (value.is_string()) return request->prompt_text = value.as_string(), Status();
   if (!value.is_array()) return wrong("prompt", value, "a string or an array of token ids");
+  if (!value.as_array().empty() && !value.as_array()[0].is_number())
+    return invalid_error("prompt is a list of prompts, which this release does not take; give each a line of its own");
   std::vector<int32_t> ids;
   for (const Json& item : value.as_array()) {
     int64_t id = 0;

@@ -33,7 +33,8 @@ void declare(Options& o, OptionTable& t) {
   t.integer("max-tokens", &o.sampling.max_tokens, 0, 1 << 24, "tokens to generate at most");
   t.real("temperature", &o.sampling.temperature, 0, 100, "0 is greedy");
   t.integer("top-k", &o.sampling.top_k, 0, 1 << 24, "draw from the k most likely tokens; 0: from all");
-  t.real("top-p", &o.sampling.top_p, 0, 1, "draw from the most likely tokens that together reach this probability");
+  t.real("top-p", &o.sampling.top_p, 0, 1, "draw from the most likely tokens that together reach this probability")
+      .limits = "above 0, up to 1";
   t.integer("seed", &o.seed, 0, INT64_MAX, "seed of the draws");
   t.list("stop", &o.sampling.stop, "end the text before this").meta("TEXT");
   t.flag("ignore-eos", &o.sampling.ignore_eos, "go on after an end-of-text token");
@@ -132,7 +133,6 @@ Status run(Options& o, Context& context) {
   LLMOPS_ASSIGN(LoadedModel loaded, load_model(*device, o.ckpt, o.tokenizer, o.dtype));
   for (const std::string& note : loaded.notes) warn("infer run: " + note);
   const Status status = o.prompt ? run_plain(o, loaded, context) : Batches(o, loaded, context).run();
-  if (status.code() == Code::interrupted) context.die_by_signal = true;
   return status;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/run.h"
 #include "base/text.h"
+#include "ckpt/source.h"
 #include "cmds/build_info.h"
 #include "cmds/train_options.h"
 #include "comm/launch.h"
@@ -17,9 +18,24 @@ namespace {
 
 using namespace train_command_detail;
 
-// How the parent hands the corpus and the step to go on from to its ranks.
+// How the parent hands the corpus and the steps to go on from or to start with to its ranks.
 constexpr const char* kCorpusFd = "LLMOPS_RANK_CORPUS_FD";
 constexpr const char* kResumeFrom = "LLMOPS_RANK_RESUME_FROM";
+constexpr const char* kInitFrom = "LLMOPS_RANK_INIT_FROM";
+
+// What people read for a category of memory; machines get its name.
+std::string_view words_of(std::string_view category) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"grads", "gradients"},
+      {"optim", "optimizer"},
+      {"saved", "activations kept for the backward pass"},
+      {"windows", "tokens of a step"},
+      {"transient", "activations of one block"},
+      {"staging", "copy for the checkpoint"}};
+  for (const auto& [name, words] : kWords)
+    if (name == category) return words;
+  return category;
+}
 
 Report plan_report(const TrainPlan& plan, const TrainOptions& t, int world) {
   Report report;
@@ -31,7 +47,8 @@ Report plan_report(const TrainPlan& plan, const TrainOptions& t, int world) {
                  plan.flops_per_step);
   int64_t total = 0;
   for (const auto& [category, bytes] : plan.memory_bytes) {
-    report.summary({"memory_" + category + "_bytes", "memory per rank: " + category, Unit::bytes}, bytes);
+    report.summary(
+        {"memory_" + category + "_bytes", fmt::format("memory per rank: {}", words_of(category)), Unit::bytes}, bytes);
     total += bytes;
   }
   report.summary({"memory_bytes", "memory per rank", Unit::bytes}, total);
@@ -142,7 +159,9 @@ class Printer : public TrainObserver {
     report.extra("memory_peak_bytes", std::move(memory));
     report.extra("finished", s.finished);
     report.extra("options", context_.options.echo());
-    if (s.finished && s.steps == 0) report.note("the run was finished already: nothing to do");
+    if (s.finished && s.steps == 0)
+      report.note(train_.resume_from.empty() ? "no step was asked for: nothing was trained"
+                                             : "the run was finished already: nothing to do");
     if (!s.finished && !s.last_checkpoint.empty()) report.note("to go on: " + resume_command());
     return writer_.end(report);
   }
@@ -171,18 +190,20 @@ Status write_run_file(const Context& context, const std::string& dir, int world)
 }
 
 // The parent of several ranks: reads the data once and leaves the rest to them.
-Status run_parent(const Corpus& corpus, const PreparedRun& prepared, int world, Context& context) {
+Status run_parent(const Corpus& corpus, const TrainOptions& t, int world, Context& context) {
   const int fd = memfd_create("llmops-corpus", 0);
   if (fd < 0) return errno_status("corpus", "make a memory file", errno);
   LLMOPS_TRY(corpus.save_to(fd));
   RunOptions options;
-  options.env = {fmt::format("{}={}", kCorpusFd, fd), fmt::format("{}={}", kResumeFrom, prepared.resume_from)};
+  options.env = {fmt::format("{}={}", kCorpusFd, fd), fmt::format("{}={}", kResumeFrom, t.resume_from),
+                 fmt::format("{}={}", kInitFrom, t.init_from)};
   LLMOPS_ASSIGN(const int code, run_ranks(world, own_arguments(), options));
   close(fd);
   if (code > 128) {
-    context.die_by_signal = true;
+    request_cancel(code - 128);  // the group took the signal from our handler, and it is ours to end by
     return {Code::interrupted, ""};
   }
+  context.saved = code == exit_code(Code::interrupted);
   for (Code candidate : {Code::ok, Code::finding, Code::usage, Code::invalid, Code::io, Code::peer, Code::interrupted})
     if (exit_code(candidate) == code) return candidate == Code::ok ? Status() : Status(candidate, "");
   return peer_error("");
@@ -212,8 +233,9 @@ Status run_rank(const Options& o, TrainOptions t, const Corpus& corpus, const La
   const bool told_by_root =
       status.code() == Code::interrupted || status.code() == Code::finding || status.code() == Code::usage;
   const bool silent = told_by_root || status.message().empty();
+  // Stopped in a step, a run with --out has saved it. How the group ends is for rank 0 to say.
+  context.saved = launch.rank != 0 || (summary.started && !t.out.empty());
   if (launch.rank != 0) return silent ? Status(status.code(), "") : status.in(fmt::format("rank {}", launch.rank));
-  if (status.code() == Code::interrupted && t.out.empty()) context.die_by_signal = true;
   const Status printed = summary.started ? printer.finish(summary, status) : Status();
   return status.ok() ? printed : status;
 }
@@ -228,24 +250,31 @@ Status run(Options& o, Context& context) {
   t.start_s = monotonic_s();
   if (launch.role == Launch::Role::member) {
     const char* fd = std::getenv(kCorpusFd);
-    const char* from = std::getenv(kResumeFrom);
-    if (!fd || !from) return peer_error("a rank was started without its corpus");
+    const char* resume_from = std::getenv(kResumeFrom);
+    const char* init_from = std::getenv(kInitFrom);
+    if (!fd || !resume_from || !init_from) return peer_error("a rank was started without its corpus");
     LLMOPS_ASSIGN(const Corpus corpus, Corpus::load_from(std::atoi(fd)));
+    t.resume_from = resume_from;
+    o.init_from = t.init_from = init_from;
     LLMOPS_TRY(resolve_model(o, corpus, &t));
-    t.resume_from = from;
     return run_rank(o, std::move(t), corpus, launch, context);
   }
   LLMOPS_ASSIGN(const Corpus corpus, Corpus::open(data_options(o)));
+  Pool pool(usable_cores());
+  if (!o.init_from.empty()) {
+    LLMOPS_ASSIGN(const WeightsFolder weights, find_weights(o.init_from, pool));
+    for (const std::string& note : weights.notes) warn("train: " + note);
+    o.init_from = t.init_from = weights.path;
+  }
   LLMOPS_TRY(resolve_model(o, corpus, &t));
   LLMOPS_TRY(SampleOrder::create(corpus.tokens(Split::train), t.seq, t.seed).status());
   if (o.dry_run) return context.print(plan_report(plan_of(t, launch.world), t, launch.world));
   LLMOPS_TRY(check_memory(plan_of(t, launch.world), launch.world));
-  Pool pool(usable_cores());
   LLMOPS_ASSIGN(const PreparedRun prepared, prepare_run(t.out, o.resume == Resume::automatic, pool));
   for (const std::string& note : prepared.notes) warn("train: skipped " + note);
   if (!t.out.empty()) LLMOPS_TRY(write_run_file(context, t.out, launch.world));
-  if (launch.role == Launch::Role::parent) return run_parent(corpus, prepared, launch.world, context);
   t.resume_from = prepared.resume_from;
+  if (launch.role == Launch::Role::parent) return run_parent(corpus, t, launch.world, context);
   return run_rank(o, std::move(t), corpus, launch, context);
 }
 
@@ -258,9 +287,11 @@ Command train_command() {
       .description = "Trains a GPT-2, Llama or Qwen3 model on the ranks of this machine. The same seed, data and "
                      "--shards give the same bits "
                      "for any number of ranks and threads, across kills and resumes.\n\n"
-                     "With --out DIR a run keeps checkpoints (DIR/step-%08d), metrics.jsonl and run.toml. SIGTERM, "
-                     "SIGINT and --max-time save and "
-                     "end with exit code 75; --resume auto goes on. A loss or gradient that is not finite stops the "
+                     "With --out DIR a run keeps checkpoints (DIR/step-%08d), metrics.jsonl and run.toml, which holds "
+                     "every option as the run used it: llmops train --config DIR/run.toml --out OTHER repeats the run. "
+                     "SIGTERM, SIGINT and --max-time save and end with exit code 75; --resume auto goes on. A signal "
+                     "before the first step, or without --out, ends the run with nothing saved. A loss or gradient "
+                     "that is not finite stops the "
                      "run before the update with exit code 1.",
       .examples = {{"llmops train --model char --data FILE --steps 200 --out runs/char",
                     "nanoGPT's character model on a text"},

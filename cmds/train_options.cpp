@@ -67,8 +67,11 @@ void declare(Options& o, OptionTable& t) {
   t.section("Model");
   t.text("model", &o.model,
          "built-in descriptor (char, gpt2:d12, gpt2:LxD, llama:LxD, qwen3:LxD) or path of a Hugging Face config.json");
-  t.path("init-from", &o.init_from, "start with the weights of a Hugging Face directory or a step folder").meta("DIR");
-  t.path("plan", &o.plan, "plan.toml with model, layout and sizes; flags, environment and llmops.toml override it").meta("FILE");
+  t.path("init-from", &o.init_from,
+         "start with the weights of a Hugging Face directory, a step folder or a run folder (newest valid step)")
+      .meta("DIR");
+  t.path("plan", &o.plan, "plan.toml with model, layout and sizes; flags, environment and llmops.toml override it")
+      .meta("FILE");
   t.section("Data");
   t.list("data", &o.data,
          "text (.gz, .zst, - for stdin), jsonl, llm.c .bin, nanoGPT u16, Megatron .idx; files, folders, globs")
@@ -172,6 +175,7 @@ Result<Parallel> apply_plan(Options& o, const OptionTable& table) {
 Result<TrainOptions> resolve(Options& o, const Parallel& parallel, int world) {
   if (std::ranges::find(o.data, "") != o.data.end()) return usage_error("--data is an empty name");
   if (o.data.empty()) return usage_error("--data is missing; expected a file, a folder or - for stdin");
+  if (o.deadline_s == 0) return usage_error("--deadline is 0, expected a time to wait");
   fill_defaults(o, world);
   TrainOptions t;
   t.init_from = o.init_from;
@@ -196,8 +200,7 @@ Result<TrainOptions> resolve(Options& o, const Parallel& parallel, int world) {
           .warmup_steps = *o.warmup,
           .steps = o.steps,
           .decay_fraction = o.decay_fraction};
-  if (*o.lr_min > *o.lr)
-    return usage_error(fmt::format("--lr-min is {}, expected at most --lr, {}", *o.lr_min, *o.lr));
+  if (*o.lr_min > *o.lr) return usage_error(fmt::format("--lr-min is {}, expected at most --lr, {}", *o.lr_min, *o.lr));
   t.adamw = {.beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay, .clip = o.clip};
   t.val_every = o.val_every;
   t.val_windows = o.val_windows;
@@ -209,6 +212,7 @@ Result<TrainOptions> resolve(Options& o, const Parallel& parallel, int world) {
   if (o.out.empty()) {
     if (o.resume == Resume::automatic) return usage_error("--resume needs --out: the folder that holds the steps");
     if (o.save_every > 0) return usage_error("--save-every needs --out: a folder to save to");
+    if (o.max_time_s) return usage_error("--max-time needs --out: a folder to save to");
     if (o.tensorboard) return usage_error("--tensorboard needs --out: a folder to write to");
   }
   return t;

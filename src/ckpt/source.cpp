@@ -2,8 +2,29 @@
 
 #include "base/io.h"
 #include "ckpt/checkpoint.h"
+#include "ckpt/steps.h"
 
 namespace llmops {
+
+Result<WeightsFolder> find_weights(const std::string& path, Pool& pool) {
+  WeightsFolder found{.path = path, .is_step = false, .notes = {}};
+  while (found.path.size() > 1 && found.path.back() == '/') found.path.pop_back();
+  LLMOPS_ASSIGN(const Dir dir, Dir::open(path));
+  found.is_step = dir.exists("manifest.json");
+  if (found.is_step || dir.exists("config.json")) return found;
+  LLMOPS_ASSIGN(const std::vector<StepDir> steps, list_steps(found.path));
+  if (steps.empty())
+    return invalid_error(path +
+                         ": is no model: neither manifest.json (a step), step-%08d folders (a run) nor config.json "
+                         "(Hugging Face) are in it");
+  LLMOPS_ASSIGN(NewestValid newest, newest_valid(found.path, pool));
+  for (std::string& why : newest.skipped) found.notes.push_back("skipped " + std::move(why));
+  if (!newest.step)
+    return invalid_error(path + ": none of its steps is valid: " + (found.notes.empty() ? "" : found.notes.front()));
+  found.path = newest.step->path;
+  found.is_step = true;
+  return found;
+}
 
 Result<std::unique_ptr<TensorSource>> open_weights(const std::string& path) {
   LLMOPS_ASSIGN(const Dir dir, Dir::open(path));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/pool.h"
 #include "layout/tensors.h"
 
 namespace llmops {
@@ -31,6 +32,15 @@ class TensorSource {
 // A directory with config.json and model.safetensors, or shards with model.safetensors.index.json. Missing, unexpected
 // and misshaped tensors are Code::invalid and named.
 Result<std::unique_ptr<TensorSource>> open_hf(const std::string& dir);
+// The folder that holds the weights a user means by `path`: a step folder or a Hugging Face directory as it is, of a
+// run folder its newest valid step. Notes say which newer steps were skipped. Code::invalid when it is none of the
+// three.
+struct WeightsFolder {
+  std::string path;
+  bool is_step = false;
+  std::vector<std::string> notes;
+};
+Result<WeightsFolder> find_weights(const std::string& path, Pool& pool);
 // A step folder if manifest.json is in it, else a Hugging Face directory.
 Result<std::unique_ptr<TensorSource>> open_weights(const std::string& dir);
 

@@ -1,25 +1,11 @@
 #include "infer/load.h"
 
-#include <fmt/format.h>
-
+#include "base/io.h"
 #include "ckpt/checkpoint.h"
-#include "ckpt/steps.h"
+#include "ckpt/source.h"
 
 namespace llmops {
 namespace {
-
-enum class Kind : uint8_t { step, run, hugging_face };
-
-Result<Kind> kind_of(const std::string& path) {
-  LLMOPS_ASSIGN(const Dir dir, Dir::open(path));
-  if (dir.exists("manifest.json")) return Kind::step;
-  if (dir.exists("config.json")) return Kind::hugging_face;
-  LLMOPS_ASSIGN(const std::vector<StepDir> steps, list_steps(path));
-  if (!steps.empty()) return Kind::run;
-  return invalid_error(path +
-                       ": is no model: neither manifest.json (a step), step-%08d folders (a run) nor config.json "
-                       "(Hugging Face) are in it");
-}
 
 Result<std::optional<Tokenizer>> stored_tokenizer(const Checkpoint& checkpoint) {
   const Json* json = checkpoint.meta().find("tokenizer");
@@ -31,9 +17,13 @@ Result<std::optional<Tokenizer>> stored_tokenizer(const Checkpoint& checkpoint) 
   return std::optional<Tokenizer>(std::move(tokenizer));
 }
 
-Result<std::optional<Tokenizer>> folder_tokenizer(const std::string& path) {
+Result<std::optional<Tokenizer>> folder_tokenizer(const std::string& path, std::vector<std::string>* notes) {
   LLMOPS_ASSIGN(const Dir dir, Dir::open(path));
-  if (!dir.exists("tokenizer.json") && !dir.exists("vocab.json")) return std::optional<Tokenizer>();
+  if (!dir.exists("tokenizer.json") && !dir.exists("vocab.json")) {
+    if (dir.exists("tokenizer.model"))
+      notes->push_back(path + ": its tokenizer is of another kind (SentencePiece, tokenizer.model), which is not read");
+    return std::optional<Tokenizer>();
+  }
   LLMOPS_ASSIGN(Tokenizer tokenizer, Tokenizer::load(path));
   return std::optional<Tokenizer>(std::move(tokenizer));
 }
@@ -42,23 +32,17 @@ Result<std::optional<Tokenizer>> folder_tokenizer(const std::string& path) {
 
 Result<LoadedModel> load_model(Device& device, const std::string& path, const std::string& tokenizer, DType dtype) {
   LoadedModel loaded;
-  LLMOPS_ASSIGN(const Kind kind, kind_of(path));
-  std::string folder = path;
-  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
-  loaded.name = folder.substr(folder.rfind('/') + 1);
-  if (kind == Kind::run) {
-    LLMOPS_ASSIGN(NewestValid newest, newest_valid(folder, device.pool()));
-    for (std::string& why : newest.skipped) loaded.notes.push_back("skipped " + std::move(why));
-    if (!newest.step)
-      return invalid_error(
-          fmt::format("{}: none of its steps is valid: {}", path, loaded.notes.empty() ? "" : loaded.notes.front()));
-    folder = newest.step->path;
-  }
+  std::string name = path;
+  while (name.size() > 1 && name.back() == '/') name.pop_back();
+  loaded.name = name.substr(name.rfind('/') + 1);
+  LLMOPS_ASSIGN(WeightsFolder weights, find_weights(path, device.pool()));
+  loaded.notes = std::move(weights.notes);
+  const std::string& folder = weights.path;
   std::unique_ptr<TensorSource> source;
-  if (kind == Kind::hugging_face) {
+  if (!weights.is_step) {
     LLMOPS_ASSIGN(source, open_hf(folder));
     if (tokenizer.empty()) {
-      LLMOPS_ASSIGN(loaded.own_tokenizer, folder_tokenizer(folder));
+      LLMOPS_ASSIGN(loaded.own_tokenizer, folder_tokenizer(folder, &loaded.notes));
     }
   } else {
     LLMOPS_ASSIGN(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(folder));

@@ -107,3 +107,26 @@ TEST_CASE("infer: bad input") {
     CHECK(run.err.find(c.said) != std::string::npos);
   }
 }
+
+TEST_CASE("what is not taken is named: several prompts in a line, a SentencePiece tokenizer; the range of --top-p") {
+  Trained work;
+  work.dir.write("many.jsonl",
+                 "{\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": "
+                 "[\"And\", \"or\"]}}\n"
+                 "{\"prompt\": [[1, 2], [3]]}\n");
+  const RunResult many = work.llmops({"infer", "run", "--ckpt", "run", "--input", "many.jsonl"});
+  CHECK(many.code == 1);
+  const size_t first = many.out.find("list of prompts");
+  CHECK_MESSAGE(first != std::string::npos, many.out);
+  CHECK(many.out.find("list of prompts", first + 1) != std::string::npos);
+
+  REQUIRE(work.llmops({"ckpt", "export", "run", "--to", "hf", "hf"}).code == 0);
+  for (const char* file : {"tokenizer.json", "vocab.json", "merges.txt"})
+    std::filesystem::remove(work.dir / ("hf/" + std::string(file)));
+  work.dir.write("hf/tokenizer.model", "x");
+  const RunResult other = work.llmops({"infer", "run", "--ckpt", "hf", "--prompt", "a"});
+  CHECK(other.code == 2);
+  CHECK_MESSAGE(other.err.find("SentencePiece") != std::string::npos, other.err);
+
+  CHECK(work.llmops({"infer", "run", "--help"}).out.find("above 0, up to 1") != std::string::npos);
+}
