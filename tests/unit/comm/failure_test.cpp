@@ -86,7 +86,7 @@ TEST_CASE("abort wakes a waiting rank at once with the first reason") {
       CHECK(at.comm.barrier(at.stream).ok());
       const Status status = at.stream.sync();
       CHECK(status.code() == Code::peer);
-      CHECK(status.message() == "comm: the group was aborted: the loader failed");  // no word of the collective that waited
+      CHECK(status.message() == "comm: the group was aborted: the loader failed");
     }
     CHECK(at.comm.health().message() == "the group was aborted: the loader failed");
     CHECK(monotonic_s() - begin_s < 5);
