@@ -23,11 +23,23 @@ struct Rotation {
   FaultPlace bad_position;
 };
 
+// kVec pairs as one access; a single pair by its elements, which may lie anywhere.
+template <int kVec, class T>
+__device__ __forceinline__ Vec<T, 2 * kVec> load_pairs(const T* p) {
+  if constexpr (kVec > 1) return load<2 * kVec>(p);
+  else return {{p[0], p[1]}};
+}
+template <int kVec, class T>
+__device__ __forceinline__ void store_pairs(T* p, const Vec<T, 2 * kVec>& x) {
+  if constexpr (kVec > 1) store(p, x);
+  else p[0] = x.v[0], p[1] = x.v[1];
+}
+
 // x and y as halves of the head: 0 - y s, as the cpu table has it, so that zeros have its signs.
 template <class T, int kVec>
 __device__ __forceinline__ void rotate_halves(const Rotation<T>& a, const T* x, T* out, const float* angles, int64_t i) {
   const Vec<T, kVec> first = load<kVec>(x + i), second = load<kVec>(x + a.half + i);
-  const Vec<float, 2 * kVec> angle = load<2 * kVec>(angles + 2 * i);
+  const Vec<float, 2 * kVec> angle = load_pairs<kVec>(angles + 2 * i);
   Vec<T, kVec> to_first, to_second;
   for (int j = 0; j < kVec; ++j) {
     const float u = widen(first.v[j]), v = widen(second.v[j]), c = angle.v[2 * j];
@@ -42,15 +54,15 @@ __device__ __forceinline__ void rotate_halves(const Rotation<T>& a, const T* x, 
 // x and y as neighbours; kVec pairs are two vectors of kVec elements.
 template <class T, int kVec>
 __device__ __forceinline__ void rotate_neighbours(const Rotation<T>& a, const T* x, T* out, const float* angles, int64_t i) {
-  Vec<T, 2 * kVec> pair = load<2 * kVec>(x + 2 * i);
-  const Vec<float, 2 * kVec> angle = load<2 * kVec>(angles + 2 * i);
+  Vec<T, 2 * kVec> pair = load_pairs<kVec>(x + 2 * i);
+  const Vec<float, 2 * kVec> angle = load_pairs<kVec>(angles + 2 * i);
   for (int j = 0; j < 2 * kVec; j += 2) {
     const float u = widen(pair.v[j]), v = widen(pair.v[j + 1]), c = angle.v[j];
     const float s = a.inverse ? -angle.v[j + 1] : angle.v[j + 1];
     pair.v[j] = narrow<T>(fmaf(u, c, v * -s));
     pair.v[j + 1] = narrow<T>(fmaf(v, c, u * s));
   }
-  store(out + 2 * i, pair);
+  store_pairs<kVec>(out + 2 * i, pair);
 }
 
 template <class T, int kVec>
