@@ -18,7 +18,7 @@ void attention_scalars(Contract& c, float scale, float softcap, int32_t window) 
 
 template <class Args>
 void attention_sequences(Contract& c, const Args& a) {
-  c.in("kv_begin", a.kv_begin, kI32, "s").in("kv_len", a.kv_len, kI32, "s");
+  c.in("kv_len", a.kv_len, kI32, "s");
   c.in("q_pos0", a.q_pos0, kI32, "s").in("kv_pos0", a.kv_pos0, kI32, "s");
   c.bind('S', c.size('s') + 1).in("q_begin", a.q_begin, kI32, "S");
 }
@@ -74,6 +74,13 @@ Contract contract_of(const AttentionArgs& a, DeviceId device) {
   c.in("q", a.q, kT, "nhe", Layout::strided).in("k", a.k, kT, "mke", Layout::strided);
   c.in("v", a.v, kT, "mke", Layout::strided).out("out", a.out, kT, "nhe").out("lse", a.lse, kF32, "nh");
   attention_sequences(c, a);
+  if (a.block_table.present()) {
+    c.in("block_table", a.block_table, kI32, "sw");
+    c.require(!a.kv_begin.present(), "kv_begin and block_table are both given; a paged cache has no kv_begin");
+    c.require(c.size('m') % kKvBlock == 0, "k and v are no pool of whole blocks: m is not a multiple of 16");
+  } else {
+    c.in("kv_begin", a.kv_begin, kI32, "s");
+  }
   attention_scalars(c, a.scale, a.softcap, a.window);
   return c.apart();
 }
@@ -85,6 +92,7 @@ Contract contract_of(const AttentionBackwardArgs& a, DeviceId device) {
   c.in("lse", a.lse, kF32, "nh").out("dq", a.dq, kT, "nhe", Layout::strided);
   c.out("dk", a.dk, kT, "mke", Layout::strided).out("dv", a.dv, kT, "mke", Layout::strided);
   attention_sequences(c, a);
+  c.in("kv_begin", a.kv_begin, kI32, "s");
   attention_scalars(c, a.scale, a.softcap, a.window);
   return c.apart();
 }

@@ -142,17 +142,22 @@ struct RopeArgs {
 // are the same call. Key j is seen from query i if pos_j <= pos_i and (window == 0 or pos_j > pos_i - window). A query that
 // sees nothing gives out = 0, lse = -inf. Memory is linear in t. KV is walked in chunks of 256 at absolute positions and
 // partials merge ascending, so chunked prefill and the cache do not change bits.
+// A paged cache has block_table in place of kv_begin: k and v are a pool of blocks of 16 rows, and KV row j of sequence s is
+// row block_table[s, j / 16] * 16 + j % 16 of it. m and kv_pos0 are then multiples of 16, so that a ring drops whole blocks.
+// Entries behind kv_len are not read. The bits are those of a contiguous cache.
 struct AttentionArgs {
   ConstTensorView q;        // T [n,h,e]; rows and heads may be strided
   ConstTensorView k, v;     // T [m,k,e]; separate strides
   TensorView out;           // T [n,h,e]
   TensorView lse;           // f32 [n,h]: logsumexp of the scaled scores
   ConstTensorView q_begin;  // i32 [s+1]
-  ConstTensorView kv_begin, kv_len, q_pos0, kv_pos0;  // i32 [s]
+  ConstTensorView kv_begin, kv_len, q_pos0, kv_pos0;  // i32 [s]; kv_begin absent with block_table
   float scale;
   float softcap;   // scores = softcap * tanh(scores / softcap); 0: none
   int32_t window;  // 0: none
+  ConstTensorView block_table;  // i32 [s,w]; optional
 };
+constexpr int64_t kKvBlock = 16;  // rows of a block of a paged cache
 // dq, dk, dv are overwritten; may be strided (slices of one fused gradient).
 struct AttentionBackwardArgs {
   ConstTensorView q, k, v, out, dout;

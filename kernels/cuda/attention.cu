@@ -81,7 +81,7 @@ __device__ __forceinline__ float lse_of(float m, float l) { return l == 0 ? kNon
 // scores[key][row] = q . k over the keys of a chunk, 64 at a time.
 template <class T, int kWide>
 __device__ __forceinline__ void score(const Forward<T>& a, const Place& p, int64_t begin, Span keys, Tiles<kWide>& s) {
-  const int64_t row0 = p.seq.kv_begin + begin - p.seq.kv_pos;
+  const int64_t first_row = begin - p.seq.kv_pos;  // of the sequence
   for (int first = static_cast<int>(keys.lo) / kTileColumns * kTileColumns; first < keys.hi; first += kTileColumns) {
     const Span span = cut(keys, first, first + kTileColumns);
     Product product;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void score(const Forward<T>& a, const Place& p, int64
       const int width = static_cast<int>(a.g.e - e < kTileColumns ? a.g.e - e : kTileColumns);
       load_transposed<T>(s.tile, kColumnPitch, a.aligned, static_cast<int>(span.lo - first),
                          static_cast<int>(span.hi - first), width,
-                         [&](int key) { return a.k.at(row0 + first + key, p.kv_head) + e; });
+                         [&](int key) { return a.k.at(p.seq.kv_row(first_row + first + key), p.kv_head) + e; });
       __syncthreads();
       product.add(s.q + e * kRowPitch, s.tile, width);
       __syncthreads();
@@ -145,7 +145,7 @@ __device__ __forceinline__ Vec<float, 2> weigh(const Forward<T>& a, Span seen, S
 template <class T, int kWide, class Take>
 __device__ __forceinline__ void weighted_values(const Forward<T>& a, const Place& p, int64_t begin, Span keys,
                                                 Tiles<kWide>& s, Take take) {
-  const int64_t row0 = p.seq.kv_begin + begin - p.seq.kv_pos;
+  const int64_t first_row = begin - p.seq.kv_pos;  // of the sequence
   for (int e = 0; e < a.g.e; e += kTileColumns) {
     const int width = static_cast<int>(a.g.e - e < kTileColumns ? a.g.e - e : kTileColumns);
     Product product;
@@ -153,7 +153,7 @@ __device__ __forceinline__ void weighted_values(const Forward<T>& a, const Place
     for (int first = static_cast<int>(keys.lo); first < keys.hi; first += kTileColumns) {
       const int count = static_cast<int>(keys.hi - first < kTileColumns ? keys.hi - first : kTileColumns);
       load_straight<T>(s.tile, kColumnPitch, a.aligned, 0, count, width,
-                       [&](int key) { return a.v.at(row0 + first + key, p.kv_head) + e; });
+                       [&](int key) { return a.v.at(p.seq.kv_row(first_row + first + key), p.kv_head) + e; });
       __syncthreads();
       product.add(s.scores + first * kRowPitch, s.tile, count);
       __syncthreads();
@@ -169,9 +169,11 @@ __device__ __forceinline__ void merge_chunk(const Forward<T>& a, const Place& p,
   if (threadIdx.x < kTileRows) s.keep[threadIdx.x] = scale.keep, s.take[threadIdx.x] = scale.take;
   __syncthreads();
   weighted_values(a, p, begin, keys, s, [&](int e, const Product& product) {
+#pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = tile_row() + i;
       float* const sum = s.a[row] + e + tile_column();
+#pragma unroll
       for (int j = 0; j < 4; ++j) sum[j] = fmaf(product.at[i][j], s.take[row], sum[j] * s.keep[row]);
     }
   });
@@ -187,9 +189,13 @@ __device__ __forceinline__ void store_chunk(const Forward<T>& a, const Place& p,
   const int row = static_cast<int>(threadIdx.x);
   if (row < p.rows()) store(a.partials.stats + 2 * slot(row), stats);
   weighted_values(a, p, chunk * kChunk, keys, s, [&](int e, const Product& product) {
-    for (int i = 0; i < 4 && tile_row() + i < p.rows(); ++i) {
-      float* const sum = a.partials.sums + slot(tile_row() + i) * a.g.e;
-      for (int j = 0; j < 4 && e + tile_column() + j < a.g.e; ++j) sum[e + tile_column() + j] = product.at[i][j];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (tile_row() + i >= p.rows()) continue;
+      float* const sum = a.partials.sums + slot(tile_row() + i) * a.g.e + e + tile_column();
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (e + tile_column() + j < a.g.e) sum[j] = product.at[i][j];
     }
   });
 }
@@ -306,7 +312,8 @@ Status run(Stream& stream, const AttentionArgs& a) {
   dim3 grid(static_cast<unsigned>(n / g.block_queries + args.sequences.count),
             static_cast<unsigned>(a.k.dim[1] * g.head_blocks));
   // A sequence may begin and end within a chunk.
-  const int64_t chunks = a.k.dim[0] / kChunk + 2, blocks = int64_t{grid.x} * grid.y, rows = n * g.heads;
+  const int64_t keys = a.block_table.present() ? args.sequences.table_width * kKvBlock : a.k.dim[0];
+  const int64_t chunks = keys / kChunk + 2, blocks = int64_t{grid.x} * grid.y, rows = n * g.heads;
   const bool spread = blocks < kBlocksPlenty && chunks > 3 && rows * chunks * (g.e + 2) <= kPartialFloatsMax;
   if (spread) {
     grid.z = static_cast<unsigned>(std::min(chunks, kBlocksPlenty / blocks));

@@ -38,6 +38,17 @@ Heads<T> heads_of(const BasicView<Void>& view) {
 // One sequence: rows of q and of k and v, and the absolute positions of the first of each.
 struct Sequence {
   int64_t q_begin, q_count, kv_begin, kv_count, q_pos, kv_pos;
+  const int32_t* blocks;  // of a paged cache; then kv_begin is 0
+  int64_t pool_blocks;
+
+#if defined(__CUDACC__) || defined(LLMOPS_SIMT)
+  __device__ __forceinline__ int64_t kv_row(int64_t j) const {
+    if (blocks == nullptr) return kv_begin + j;
+    const int64_t block = blocks[j / kKvBlock];
+    if (block < 0 || block >= pool_blocks) __trap();
+    return block * kKvBlock + j % kKvBlock;
+  }
+#endif
 };
 
 // [lo, hi)
@@ -48,14 +59,25 @@ struct Span {
 struct Sequences {
   const int32_t *q_begin, *kv_begin, *kv_len, *q_pos0, *kv_pos0;
   int64_t count, q_rows, kv_rows;
+  const int32_t* block_table;  // [count, table_width], or null
+  int64_t table_width;
 
 #if defined(__CUDACC__) || defined(LLMOPS_SIMT)
   // Offsets are data: a bad one must not lead outside of the tensors.
   __device__ __forceinline__ Sequence at(int64_t s) const {
-    const Sequence seq = {q_begin[s], int64_t{q_begin[s + 1]} - q_begin[s], kv_begin[s], kv_len[s], q_pos0[s],
-                          kv_pos0[s]};
+    const bool paged = block_table != nullptr;
+    const Sequence seq = {q_begin[s],
+                          int64_t{q_begin[s + 1]} - q_begin[s],
+                          paged ? 0 : kv_begin[s],
+                          kv_len[s],
+                          q_pos0[s],
+                          kv_pos0[s],
+                          paged ? block_table + s * table_width : nullptr,
+                          kv_rows / kKvBlock};
+    const int64_t kv_end = paged ? table_width * kKvBlock : kv_rows;
     const bool valid = seq.q_begin >= 0 && seq.q_count >= 0 && seq.q_begin + seq.q_count <= q_rows &&
-                       seq.kv_begin >= 0 && seq.kv_count >= 0 && seq.kv_begin + seq.kv_count <= kv_rows;
+                       seq.kv_begin >= 0 && seq.kv_count >= 0 && seq.kv_begin + seq.kv_count <= kv_end &&
+                       (!paged || seq.kv_pos % kKvBlock == 0);
     if (!valid) __trap();
     return seq;
   }
@@ -85,8 +107,11 @@ struct Sequences {
 template <class Args>
 Sequences sequences_of(const Args& a) {
   const auto i32 = [](const ConstTensorView& view) { return static_cast<const int32_t*>(view.data); };
-  return {i32(a.q_begin), i32(a.kv_begin), i32(a.kv_len), i32(a.q_pos0),
-          i32(a.kv_pos0), a.kv_len.dim[0], a.q.dim[0],    a.k.dim[0]};
+  Sequences all = {i32(a.q_begin),  i32(a.kv_begin), i32(a.kv_len), i32(a.q_pos0), i32(a.kv_pos0),
+                   a.kv_len.dim[0], a.q.dim[0],      a.k.dim[0],    nullptr,       0};
+  if constexpr (requires { a.block_table; })
+    if (a.block_table.present()) all.block_table = i32(a.block_table), all.table_width = a.block_table.dim[1];
+  return all;
 }
 
 #if defined(__CUDACC__) || defined(LLMOPS_SIMT)

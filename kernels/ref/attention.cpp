@@ -24,10 +24,10 @@ std::vector<Score> scores_of(const Args& a, const Sequence& s, int64_t i, int64_
     if (k_pos > q_pos || (a.window != 0 && k_pos <= q_pos - a.window)) continue;
     double dot = 0;
     for (int64_t e = 0; e < a.q.dim[2]; ++e)
-      dot += get(a.q, s.q_begin + i, j, e) * get(a.k, s.kv_begin + key, kv_head, e);
+      dot += get(a.q, s.q_begin + i, j, e) * get(a.k, s.kv_row(key), kv_head, e);
     const double x = dot * double(a.scale), cap = a.softcap;
     const double t = cap > 0 ? std::tanh(x / cap) : 0;
-    scores.push_back({s.kv_begin + key, cap > 0 ? cap * t : x, 1 - t * t});
+    scores.push_back({s.kv_row(key), cap > 0 ? cap * t : x, 1 - t * t});
   }
   return scores;
 }

@@ -19,6 +19,53 @@ TEST_CASE("attention: forward and backward against the reference, equal bits on 
     }
 }
 
+TEST_CASE("attention: a paged cache gives the bits of a contiguous one") {
+  for (const Shape& shape : paged_shapes())
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      CAPTURE(shape.e);
+      Case c(shape, dtype), whole(shape, dtype);
+      const Paged paged(c);
+      const Bound out_bound = {sum_error(shape), rounding(dtype)}, lse_bound = {sum_error(shape), kUnit};
+      CHECK(against_reference(attention, paged.forward(c), {{&c.out, out_bound}, {&c.lse, lse_bound}}) == "");
+      REQUIRE(run_on(*devices()[0].device, attention, whole.forward()) == "");
+      CHECK(difference_bits(c.out, whole.out) == "");
+      CHECK(difference_bits(c.lse, whole.lse) == "");
+    }
+}
+
+TEST_CASE("attention: a cache that kv_store filled by pages") {
+  Case c({16, 2, 1, {{40, 40, 0, 0}}}, DType::f32), whole({16, 2, 1, {{40, 40, 0, 0}}}, DType::f32);
+  Paged paged(c);
+  std::vector<int32_t> rows;
+  for (int64_t j = 0; j < 40; ++j) rows.push_back(int32_t(paged.table.at(j / kKvBlock)) * 16 + int32_t(j % kKvBlock));
+  const GuardedTensor to = tensor_of(DType::i32, rows);
+  paged.pool.fill(std::nan(""));
+  const AttentionArgs args = paged.forward(c), from = whole.forward();
+  const auto writable = [&](int64_t head) { return heads_of(paged.pool, head, 1); };
+  Device& device = *devices()[0].device;
+  REQUIRE(run_on(device, kv_store, KvStoreArgs{from.k, from.v, to, writable(0), writable(1)}) == "");
+  REQUIRE(run_on(device, attention, args) == "");
+  REQUIRE(run_on(device, attention, from) == "");
+  CHECK(difference_bits(c.out, whole.out) == "");
+}
+
+TEST_CASE("attention: blocks outside the pool, tables that are too short and odd positions are errors") {
+  const auto error = [](GuardedTensor Case::* tensor, GuardedTensor Paged::* paged_tensor, int64_t at, double value) {
+    Case c({4, 1, 1, {{3, 3, 0, 0}, {20, 20, 0, 0}}}, DType::f32);
+    Paged paged(c);
+    if (tensor) (c.*tensor).set(at, value);
+    if (paged_tensor) (paged.*paged_tensor).set(at, value);
+    const auto device = open_device({.threads = 2});
+    return run_on(*device, attention, paged.forward(c));
+  };
+  CHECK(error(nullptr, &Paged::table, 4, 6).find("sequence 1: block 6 found at 1 of its table, expected within [0, 6)") !=
+        std::string::npos);
+  CHECK(error(nullptr, &Paged::table, 3, -1).find("sequence 1: block -1 found at 0") != std::string::npos);
+  CHECK(error(&Case::kv_len, nullptr, 1, 49).find("sequence 1: 49 KV rows found, at most the 48 of its 3 blocks") !=
+        std::string::npos);
+  CHECK(error(&Case::kv_pos0, nullptr, 0, 8).find("sequence 0: kv_pos0 8 found, a multiple of 16") != std::string::npos);
+}
+
 TEST_CASE("attention: chunked prefill and decode from a cache give the bits of the full pass") {
   for (const Shape& shape : {Shape{20, 6, 2, {{530, 530, 0, 0}}}, Shape{33, 1, 1, {{530, 530, 0, 0}}, 0, 3.0f},
                              Shape{16, 4, 1, {{530, 530, 0, 0}}, 300}})

@@ -152,6 +152,15 @@ TEST_CASE("contract: rope and attention") {
   refused<AttentionArgs>(forward, [](auto& a) { a.window = -1; }, {"attention: window"});
   refused<AttentionArgs>(forward, [](auto& a) { a.k = tensor(kF32, {9, 3, 8}), a.v = tensor(kF32, {9, 3, 8}); },
                          {"attention: the query heads"});
+  AttentionArgs paged = forward;
+  paged.k = paged.v = tensor(kF32, {32, 2, 8});
+  paged.kv_begin = {};
+  paged.block_table = tensor(kI32, {2, 3});
+  refused<AttentionArgs>(paged, [](auto& a) { a.kv_begin = a.kv_len; },
+                         {"attention: kv_begin and block_table are both given"});
+  refused<AttentionArgs>(paged, [](auto& a) { a.block_table = {}; }, {"attention: kv_begin is absent, expected [s=2]"});
+  refused<AttentionArgs>(paged, [](auto& a) { a.k = a.v = tensor(kF32, {30, 2, 8}); }, {"m is not a multiple of 16"});
+  refused<AttentionArgs>(paged, [](auto& a) { a.block_table = tensor(kI32, {3, 3}); }, {"block_table is I32 [3,3]"});
   refused<AttentionBackwardArgs>(attention_backward_args(), [](auto& a) { a.dk = tensor(kF32, {9, 4, 8}); },
                                  {"attention_backward: dk is F32 [9,4,8]", "[m=9,k=2,e=8]"});
   refused<AttentionBackwardArgs>(attention_backward_args(), [](auto& a) { a.dv = a.dk; },

@@ -142,6 +142,62 @@ inline Bound gradient_bound(const Shape& s, DType dtype) {
   return {16 * double(s.heads / s.kv_heads) * ds, rounding(dtype)};
 }
 
+// The keys of a case in a paged cache: blocks of 16 rows in descending order, with a block between two that nobody
+// owns. What no sequence owns is NaN in the pool and -1 in the table.
+struct Paged {
+  explicit Paged(const Case& c)
+      : shape(c.shape),
+        pool(c.kv.dtype(), dims(c), padded_strides(dims(c), 8)),
+        table(DType::i32, {int64_t(shape.sequences.size()), width()}) {
+    table.fill(-1);
+    const int64_t row_elems = 2 * shape.kv_heads * shape.e;
+    int64_t next = pool.view().dim[0] / kKvBlock - 1, row = 0;
+    for (size_t s = 0; s < shape.sequences.size(); ++s) {
+      const Seq& seq = shape.sequences[s];
+      for (int64_t j = 0; j < seq.kv_count; ++j) {
+        if (j % kKvBlock == 0) table.set(int64_t(s) * width() + j / kKvBlock, double(next)), next -= 2;
+        const int64_t to = (next + 2) * kKvBlock + j % kKvBlock;
+        for (int64_t i = 0; i < row_elems; ++i) pool.set(to * row_elems + i, c.kv.at((row + j) * row_elems + i));
+      }
+      row += seq.kv_count + seq.kv_gap;
+    }
+  }
+  AttentionArgs forward(const Case& c) const {
+    AttentionArgs args = c.forward();
+    args.k = heads_of(pool, 0, shape.kv_heads);
+    args.v = heads_of(pool, shape.kv_heads, shape.kv_heads);
+    args.kv_begin = {};
+    args.block_table = table;
+    return args;
+  }
+
+  Shape shape;
+  GuardedTensor pool, table;
+
+ private:
+  static int64_t blocks_of(const Seq& seq) { return (seq.kv_count + kKvBlock - 1) / kKvBlock; }
+  int64_t width() const {  // one more than any sequence needs
+    int64_t most = 0;
+    for (const Seq& seq : shape.sequences) most = std::max(most, blocks_of(seq));
+    return most + 1;
+  }
+  static Dimensions dims(const Case& c) {
+    int64_t blocks = 0;
+    for (const Seq& seq : c.shape.sequences) blocks += 2 * blocks_of(seq);
+    return {blocks * kKvBlock, 2 * c.shape.kv_heads, c.shape.e};
+  }
+};
+
+// Prefill, decode, both, a ring that has dropped blocks, sequences without keys.
+inline std::vector<Shape> paged_shapes() {
+  return {
+      {20, 6, 2, {{70, 70, 0, 0}, {3, 90, 87, 0, 6}, {2, 40, 300, 256}}, 9},
+      {33, 4, 1, {{130, 130, 0, 0}, {0, 0, 0, 0}, {4, 0, 0, 0}}, 0, 3.0f},
+      {64, 8, 2, {{1, 700, 699, 0}, {1, 33, 32, 0}, {1, 1, 0, 0}}},
+      {8, 1, 1, {{2, 1000, 998, 0}, {260, 260, 96, 96}}},
+  };
+}
+
 // Rows [from, from + count) of `part` against the same of `whole`, bit by bit.
 inline std::string rows_differ(const GuardedTensor& part, int64_t from, const GuardedTensor& whole, int64_t whole_from,
                                int64_t count) {

@@ -184,17 +184,25 @@ class Forward {
     return within(lo, hi, chunk * kChunk, kChunk);
   }
 
+  // Keys and values of a chunk, in runs of rows that follow each other: blocks of a paged cache begin at multiples of 16.
+  void pack_keys(const Task& task, const Sequence& seq, int64_t chunk, Range keys, const Scratch& scratch) const {
+    for (Range run = {keys.lo, 0}; run.lo < keys.hi; run.lo = run.hi) {
+      run.hi = seq.blocks ? std::min<int32_t>(keys.hi, (run.lo | (kKvBlock - 1)) + 1) : keys.hi;
+      const int64_t row = seq.kv_row(chunk * kChunk + run.lo - seq.kv_pos);
+      const auto at = [&](const ConstTensorView& view) {
+        return static_cast<const T*>(view.data) + row * view.stride[0] + task.kv_head * view.stride[1];
+      };
+      pack_transposed(scratch.k, at(args_.k), args_.k.stride[0], run, g_.e);
+      pack_rows(scratch.v + run.lo * g_.wide, g_.wide, at(args_.v), args_.v.stride[0], run.hi - run.lo, g_.e);
+    }
+  }
+
   void add_chunk(const Task& task, int64_t chunk, const Scratch& scratch, const Partial& to) const {
     const Sequence seq = sequences_[task.sequence];
     const int64_t rows = task.q_count * g_.heads;
     const Range keys{keys_of(task, seq, 0, chunk).lo, keys_of(task, seq, rows - 1, chunk).hi};
     if (keys.lo >= keys.hi) return;
-    const int64_t row = seq.kv_begin + chunk * kChunk + keys.lo - seq.kv_pos;
-    const auto at = [&](const ConstTensorView& view) {
-      return static_cast<const T*>(view.data) + row * view.stride[0] + task.kv_head * view.stride[1];
-    };
-    pack_transposed(scratch.k, at(args_.k), args_.k.stride[0], keys, g_.e);
-    pack_rows(scratch.v + keys.lo * g_.wide, g_.wide, at(args_.v), args_.v.stride[0], keys.hi - keys.lo, g_.e);
+    pack_keys(task, seq, chunk, keys, scratch);
     for (int64_t r = 0; r < rows; r += kTileRows) {
       Range seen[kTileRows];
       const int64_t count = std::min<int64_t>(kTileRows, rows - r);

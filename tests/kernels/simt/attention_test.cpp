@@ -64,6 +64,31 @@ TEST_CASE("attention: every shape, ragged, grouped, windows, softcap, one walk a
   });
 }
 
+// The same from the blocks of a paged cache.
+std::vector<CaseTensor> paged_tensors(Case& c, Paged& p) {
+  std::vector<CaseTensor> tensors = forward_tensors(c);
+  tensors[1] = {&p.pool};
+  tensors.push_back({&p.table});
+  return tensors;
+}
+AttentionArgs paged_args(const Case& c, const std::vector<TensorView>& t) {
+  AttentionArgs args = forward_args(c, t);
+  args.kv_begin = {};
+  args.block_table = t[9];
+  return args;
+}
+
+TEST_CASE("attention: a paged cache gives the bits of a contiguous one") {
+  for (const Shape& shape : paged_shapes())
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      CAPTURE(shape.e);
+      Case c(shape, dtype);
+      Paged paged(c);
+      const auto args = [&](auto& t) { return paged_args(c, t); };
+      CHECK(cuda_against_others(attention, paged_tensors(c, paged), args) == "");
+    }
+}
+
 TEST_CASE("attention_backward: every shape; rows and keys of no sequence have no gradient") {
   for_cases([](Case& c) {
     REQUIRE(run_on(*devices().front().device, attention, c.forward()) == "");
@@ -75,8 +100,8 @@ TEST_CASE("attention_backward: every shape; rows and keys of no sequence have no
 }
 
 // The error of a case on the device; the message of the stream or of the call.
-std::string error_of(Case& c) {
-  const std::vector<CaseTensor> tensors = forward_tensors(c);
+std::string error_of(Case& c, Paged* paged = nullptr) {
+  const std::vector<CaseTensor> tensors = paged ? paged_tensors(c, *paged) : forward_tensors(c);
   auto device = open_cuda_device();
   std::vector<std::unique_ptr<Mirror>> mirrors;
   std::vector<TensorView> views;
@@ -84,7 +109,7 @@ std::string error_of(Case& c) {
     mirrors.push_back(std::make_unique<Mirror>(*device, *t.tensor));
     views.push_back(mirrors.back()->view());
   }
-  Status status = attention(device->compute(), forward_args(c, views));
+  Status status = attention(device->compute(), paged ? paged_args(c, views) : forward_args(c, views));
   const Status done = device->compute().sync();
   simt::reset();
   return status.ok() ? done.message() : status.message();
@@ -104,6 +129,18 @@ TEST_CASE("attention: offsets outside the tensors end the launch, those of a seq
     CAPTURE(message);
     CHECK(message.find("__trap") != std::string::npos);
   }
+}
+
+TEST_CASE("attention: blocks outside the pool end the launch") {
+  const auto error = [](int64_t at, double value) {
+    Case c({4, 1, 1, {{3, 3, 0, 0}, {20, 20, 0, 0}}}, DType::f32);
+    Paged paged(c);
+    paged.table.set(at, value);
+    return error_of(c, &paged);
+  };
+  CHECK(error(5, 77) == "");  // behind the last key
+  CHECK(error(4, 6).find("__trap") != std::string::npos);
+  CHECK(error(3, -1).find("__trap") != std::string::npos);
 }
 
 TEST_CASE("attention: heads beyond what the kernels have room for are refused") {
