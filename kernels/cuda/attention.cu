@@ -12,7 +12,9 @@
 // tile of 64 x 64. When the blocks are too few for a GPU (decode against a long cache), chunks are spread over blocks
 // that store partials, and a second kernel merges them in the same order. A masked key weighs 0; one that is not finite
 // reaches all rows of its block.
-#include "kernels/cuda/attention_batch.h"
+// bf16 heads of whole 16 bytes go to tensor cores (attention_mma.h), with the same chunks and merges.
+#include "kernels/cuda/attention_forward.h"
+#include "kernels/cuda/attention_mma.h"
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/lane.h"
@@ -21,31 +23,9 @@
 namespace llmops::cuda {
 namespace {
 
-constexpr int kChunk = 256;  // positions per partial: part of the definition
 constexpr int kLanes = 16;
-constexpr float kNone = -__builtin_inff();
-
 constexpr int64_t kBlocksPlenty = 512;           // blocks that fill a GPU: about 4 for each multiprocessor
 constexpr int64_t kPartialFloatsMax = 16 << 20;  // 64 MiB of stored partials; beyond it chunks are not spread
-
-// Of a chunk and a row: (m, l) at stats[row][chunk], a at sums[row][chunk][e]. Chunks count from the sequence's first.
-struct Partials {
-  float *stats, *sums;
-  int64_t chunks;
-};
-
-template <class T>
-struct Forward {
-  Heads<const T> q, k, v;
-  Heads<T> out;
-  float* lse;
-  Sequences sequences;
-  Grouping g;
-  Partials partials;  // of a spread walk
-  int64_t window;
-  float scale, softcap;
-  bool aligned;
-};
 
 template <int kWide>
 struct Tiles {
@@ -57,26 +37,6 @@ struct Tiles {
   float top[kTileThreads / kTileRows][kTileRows];
   float keep[kTileRows], take[kTileRows];
 };
-
-// Chunk of a position; positions of a ring may be anything, so the division rounds down.
-__device__ __forceinline__ int64_t chunk_of(int64_t position) { return position >> 8; }
-static_assert(kChunk == 1 << 8);
-
-struct Scale {
-  float keep, take;
-};
-// Adds a later partial to (m, l): a becomes a * keep + partial * take. l == 0 where nothing was seen, since the l of a
-// chunk is at least 1.
-__device__ __forceinline__ Scale merge_stats(float& m, float& l, float chunk_m, float chunk_l) {
-  if (chunk_l == 0) return {1, 0};
-  if (l == 0) return m = chunk_m, l = chunk_l, Scale{0, 1};
-  const float top = m > chunk_m ? m : chunk_m;
-  const Scale scale = {exp(F32{m - top}).v, exp(F32{chunk_m - top}).v};
-  m = top;
-  l = fmaf(chunk_l, scale.take, l * scale.keep);
-  return scale;
-}
-__device__ __forceinline__ float lse_of(float m, float l) { return l == 0 ? kNone : log(F32{l}).v + m; }
 
 // scores[key][row] = q . k over the keys of a chunk, 64 at a time.
 template <class T, int kWide>
@@ -182,10 +142,7 @@ __device__ __forceinline__ void merge_chunk(const Forward<T>& a, const Place& p,
 template <class T, int kWide>
 __device__ __forceinline__ void store_chunk(const Forward<T>& a, const Place& p, int64_t chunk, Span keys,
                                             const Vec<float, 2>& stats, Tiles<kWide>& s) {
-  const auto slot = [&](int row) {
-    const int64_t n = p.seq.q_begin + p.query_of(row);
-    return (n * a.g.heads + p.head_of(row)) * a.partials.chunks + chunk - chunk_of(p.seq.kv_pos);
-  };
+  const auto slot = [&](int row) { return partial_slot(a.partials, a.g, p, row, chunk); };
   const int row = static_cast<int>(threadIdx.x);
   if (row < p.rows()) store(a.partials.stats + 2 * slot(row), stats);
   weighted_values(a, p, chunk * kChunk, keys, s, [&](int e, const Product& product) {
@@ -226,12 +183,7 @@ __global__ void __launch_bounds__(kTileThreads) forward(Forward<T> a) {
   for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kWide; i += kTileThreads) s.a[i / kWide][i % kWide] = 0;
   __syncthreads();
 
-  Span chunks = {0, 0};
-  if (p.keys.lo < p.keys.hi) chunks = {chunk_of(p.keys.lo), chunk_of(p.keys.hi - 1) + 1};
-  if (kSpread) {
-    const int64_t count = chunks.hi - chunks.lo, span = blockIdx.z, spans = gridDim.z;
-    chunks = {chunks.lo + count * span / spans, chunks.lo + count * (span + 1) / spans};
-  }
+  const Span chunks = chunks_of(p.keys, kSpread);
   float m = 0, l = 0;  // of the thread's row
   for (int64_t chunk = chunks.lo; chunk < chunks.hi; ++chunk) {
     const int64_t begin = chunk * kChunk;
@@ -251,44 +203,26 @@ __global__ void __launch_bounds__(kTileThreads) forward(Forward<T> a) {
   if (!kSpread) write(a, p, m, l, s);
 }
 
-// Merges the partials of a spread walk; a warp per row.
-constexpr int kMergeWarps = 4;
-template <class T>
-__global__ void __launch_bounds__(kMergeWarps* kWarp) merge(Forward<T> a) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t row = int64_t{blockIdx.x} * kMergeWarps + threadIdx.x / kWarp;
-  const int64_t n = row / a.g.heads, head = row % a.g.heads;
-  if (n >= a.sequences.q_rows) return;
-  int64_t low = 0, high = a.sequences.count;
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (a.sequences.q_begin[middle] <= n)
-      low = middle;
-    else
-      high = middle;
-  }
-  const Sequence seq = a.sequences.at(low);
-  if (n < seq.q_begin || n >= seq.q_begin + seq.q_count) return;
-  const Span keys = visible(seq, seq.q_pos + n - seq.q_begin, a.window);
-  float m = 0, l = 0, sum[kHeadMax / kWarp] = {};
-  for (int64_t position = keys.lo; position < keys.hi; position = (chunk_of(position) + 1) * kChunk) {
-    const int64_t slot = row * a.partials.chunks + chunk_of(position) - chunk_of(seq.kv_pos);
-    const Vec<float, 2> stats = load<2>(a.partials.stats + 2 * slot);
-    const Scale scale = merge_stats(m, l, stats.v[0], stats.v[1]);
-    const float* part = a.partials.sums + slot * a.g.e + lane;
-    for (int i = 0; i < kHeadMax / kWarp; ++i)
-      if (lane + i * kWarp < a.g.e) sum[i] = fmaf(part[i * kWarp], scale.take, sum[i] * scale.keep);
-  }
-  if (lane == 0) a.lse[row] = lse_of(m, l);
-  T* const out = a.out.at(n, head) + lane;
-  for (int i = 0; i < kHeadMax / kWarp; ++i)
-    if (lane + i * kWarp < a.g.e) out[i * kWarp] = narrow<T>(l == 0 ? 0.0f : sum[i] / l);
-}
-
+// One head size of tiles; `spread` as in the kernels.
 template <class T, int kWide>
-Status launch_forward(Stream& stream, const Forward<T>& args, dim3 grid, bool spread) {
+Status launch_tiles(Stream& stream, const Forward<T>& args, dim3 grid, bool spread) {
   return launch(stream.native(), grid, kTileThreads, sizeof(Tiles<kWide>), "attention",
                 spread ? forward<T, kWide, true> : forward<T, kWide, false>, args);
+}
+template <int kWide>
+Status launch_mma(Stream& stream, const Forward<bf16>& args, dim3 grid, bool spread) {
+  return launch(stream.native(), grid, kTileThreads, sizeof(MmaTiles<kWide>), "attention, tensor cores",
+                spread ? forward_mma<kWide, true> : forward_mma<kWide, false>, args);
+}
+template <class T>
+Status launch_forward(Stream& stream, const Forward<T>& args, dim3 grid, bool spread) {
+  const int64_t e = args.g.e;
+  if constexpr (std::is_same_v<T, bf16>)
+    if (takes_mma(e))
+      return e <= 64 ? launch_mma<64>(stream, args, grid, spread) : launch_mma<128>(stream, args, grid, spread);
+  return e <= 64    ? launch_tiles<T, 64>(stream, args, grid, spread)
+         : e <= 128 ? launch_tiles<T, 128>(stream, args, grid, spread)
+                    : launch_tiles<T, 256>(stream, args, grid, spread);
 }
 
 template <class T>
@@ -299,8 +233,8 @@ Status run(Stream& stream, const AttentionArgs& a) {
                      heads_of<const T>(a.v),
                      heads_of<T>(a.out),
                      static_cast<float*>(a.lse.data),
-                     sequences_of(a),
-                     grouping_of(a, kTileRows),
+                     sequences_of(stream, "attention", a),
+                     grouping_of(a, std::is_same_v<T, bf16> && takes_mma(a.q.dim[2]) ? kMmaRows : kTileRows),
                      {},
                      a.window,
                      a.scale,
@@ -320,9 +254,7 @@ Status run(Stream& stream, const AttentionArgs& a) {
     LLMOPS_ASSIGN(void* const scratch, stream.workspace(rows * chunks * (g.e + 2) * int64_t{sizeof(float)}));
     args.partials = {static_cast<float*>(scratch), static_cast<float*>(scratch) + 2 * rows * chunks, chunks};
   }
-  LLMOPS_TRY(g.e <= 64    ? (launch_forward<T, 64>(stream, args, grid, spread))
-             : g.e <= 128 ? (launch_forward<T, 128>(stream, args, grid, spread))
-                          : (launch_forward<T, 256>(stream, args, grid, spread)));
+  LLMOPS_TRY(launch_forward(stream, args, grid, spread));
   if (!spread) return {};
   return launch(stream.native(), static_cast<unsigned>((rows + kMergeWarps - 1) / kMergeWarps), kMergeWarps * kWarp, 0,
                 "attention, merge of chunks", merge<T>, args);

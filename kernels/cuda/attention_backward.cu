@@ -296,7 +296,7 @@ Status run(Stream& stream, const AttentionBackwardArgs& a) {
                       heads_of<T>(a.dv),
                       static_cast<const float*>(a.lse.data),
                       static_cast<float*>(scratch),
-                      sequences_of(a),
+                      sequences_of(stream, "attention_backward", a),
                       grouping_of(a, kOwn),
                       a.k.dim[1],
                       a.window,

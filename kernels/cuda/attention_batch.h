@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/faults.h"
 #include "kernels/ops.h"
 
 namespace llmops::cuda {
@@ -40,13 +40,16 @@ struct Sequence {
   int64_t q_begin, q_count, kv_begin, kv_count, q_pos, kv_pos;
   const int32_t* blocks;  // of a paged cache; then kv_begin is 0
   int64_t pool_blocks;
+  int64_t index;
+  FaultPlace fault;
 
 #if defined(__CUDACC__) || defined(LLMOPS_SIMT)
   __device__ __forceinline__ int64_t kv_row(int64_t j) const {
     if (blocks == nullptr) return kv_begin + j;
-    const int64_t block = blocks[j / kKvBlock];
-    if (block < 0 || block >= pool_blocks) __trap();
-    return block * kKvBlock + j % kKvBlock;
+    const int32_t block = blocks[j / kKvBlock];
+    if (id_fits(block, pool_blocks)) return block * kKvBlock + j % kKvBlock;
+    report(fault, index, block);
+    return j % kKvBlock;
   }
 #endif
 };
@@ -61,9 +64,10 @@ struct Sequences {
   int64_t count, q_rows, kv_rows;
   const int32_t* block_table;  // [count, table_width], or null
   int64_t table_width;
+  FaultPlace fault;
 
 #if defined(__CUDACC__) || defined(LLMOPS_SIMT)
-  // Offsets are data: a bad one must not lead outside of the tensors.
+  // Offsets are data: a bad one must not lead outside of the tensors. Such a sequence is reported, and has no rows.
   __device__ __forceinline__ Sequence at(int64_t s) const {
     const bool paged = block_table != nullptr;
     const Sequence seq = {q_begin[s],
@@ -73,18 +77,21 @@ struct Sequences {
                           q_pos0[s],
                           kv_pos0[s],
                           paged ? block_table + s * table_width : nullptr,
-                          kv_rows / kKvBlock};
+                          kv_rows / kKvBlock,
+                          s,
+                          fault};
     const int64_t kv_end = paged ? table_width * kKvBlock : kv_rows;
     const bool valid = seq.q_begin >= 0 && seq.q_count >= 0 && seq.q_begin + seq.q_count <= q_rows &&
                        seq.kv_begin >= 0 && seq.kv_count >= 0 && seq.kv_begin + seq.kv_count <= kv_end &&
                        (!paged || seq.kv_pos % kKvBlock == 0);
-    if (!valid) __trap();
-    return seq;
+    if (valid) return seq;
+    report(fault, s, 0);
+    return {};
   }
 
   // For gradients: no KV row belongs to two sequences, and they are in order.
   __device__ __forceinline__ void check_apart(int64_t s) const {
-    if (s > 0 && at(s).kv_begin < int64_t{kv_begin[s - 1]} + kv_len[s - 1]) __trap();
+    if (s > 0 && kv_begin[s] < int64_t{kv_begin[s - 1]} + kv_len[s - 1]) report(fault, s, 0);
   }
 
   // Blocks of `size` rows: those of sequence s are numbered from rows_before(s) / size + s. That leaves room for a last
@@ -104,11 +111,21 @@ struct Sequences {
 #endif
 };
 
+inline Status wrong_sequence(const FaultKind& kind, int64_t sequence, int32_t) {
+  return invalid_error(std::string(kind.op) + ": sequence " + std::to_string(sequence) + ": " + kind.tensor);
+}
+
 template <class Args>
-Sequences sequences_of(const Args& a) {
+Sequences sequences_of(Stream& stream, const char* op, const Args& a) {
   const auto i32 = [](const ConstTensorView& view) { return static_cast<const int32_t*>(view.data); };
-  Sequences all = {i32(a.q_begin),  i32(a.kv_begin), i32(a.kv_len), i32(a.q_pos0), i32(a.kv_pos0),
-                   a.kv_len.dim[0], a.q.dim[0],      a.k.dim[0],    nullptr,       0};
+  const FaultKind kind = {
+      wrong_sequence, op,
+      "rows of q, or of k and v (q_begin, kv_begin, kv_len, kv_pos0, block_table), that are outside of "
+      "the tensors, or overlap in a backward pass",
+      0, false};
+  Sequences all = {i32(a.q_begin),           i32(a.kv_begin), i32(a.kv_len), i32(a.q_pos0), i32(a.kv_pos0),
+                   a.kv_len.dim[0],          a.q.dim[0],      a.k.dim[0],    nullptr,       0,
+                   fault_place(stream, kind)};
   if constexpr (requires { a.block_table; })
     if (a.block_table.present()) all.block_table = i32(a.block_table), all.table_width = a.block_table.dim[1];
   return all;

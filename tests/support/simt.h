@@ -134,7 +134,6 @@ T shuffle(WarpOp op, unsigned mask, T value, int argument, int width) {
 }  // namespace simt
 
 void __syncthreads();
-[[noreturn]] void __trap();
 inline void __syncwarp(unsigned mask = 0xffffffffu) { simt::warp(simt::WarpOp::sync, mask, 0, 0, 32); }
 template <class T>
 T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {

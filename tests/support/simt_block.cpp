@@ -46,7 +46,7 @@ namespace {
 constexpr size_t kStackBytes = 64 << 10;
 constexpr unsigned kWarp = 32;
 
-enum class At : uint8_t { ready, barrier, warp, done, short_of_shared, misaligned_copy, trap };
+enum class At : uint8_t { ready, barrier, warp, done, short_of_shared, misaligned_copy };
 
 struct Copy {
   void* to;
@@ -158,7 +158,6 @@ std::string text_of(unsigned id, const Thread& t) {
   char text[160];
   const char* const state = t.at == At::warp      ? name_of(t)
                             : t.at == At::barrier ? "__syncthreads"
-                            : t.at == At::trap    ? "__trap"
                             : t.at == At::done    ? "done"
                                                   : "copy_async";
   std::snprintf(text, sizeof text, "thread (%u,%u,%u), lane %u of warp %u: %s", t.index.x, t.index.y, t.index.z,
@@ -272,7 +271,6 @@ std::string run_block(const Launch& launch) {
                std::to_string(launch.shared_bytes);
       if (block.threads[id].at == At::misaligned_copy)
         return text_of(id, block.threads[id]) + ": a side is not on 16 bytes";
-      if (block.threads[id].at == At::trap) return text_of(id, block.threads[id]);
       if (!block.failure.empty()) return block.failure;
     }
     if (!moved) return deadlock();
@@ -347,7 +345,3 @@ void copy_wait(int pending) {
 }  // namespace simt
 
 void __syncthreads() { simt::pause(simt::At::barrier); }
-void __trap() {
-  simt::pause(simt::At::trap);
-  std::abort();
-}

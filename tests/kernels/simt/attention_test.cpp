@@ -1,5 +1,5 @@
 // The cuda table on the SIMT shim: attention against the ref table within the bounds of attention_case.h, and bit for
-// bit against the cpu table, whose order of sums it keeps.
+// bit against the cpu table, whose order of sums it keeps; on tensor cores, bit for bit against itself.
 #include "support/attention_case.h"
 #include "support/cuda_case.h"
 
@@ -7,9 +7,15 @@ namespace llmops::test {
 using namespace attention_case;
 namespace {
 
-// The tensors of a case for cuda_against_others, and the args from their views there.
+// Tensor cores have bf16 heads of whole 16 bytes; their sums are not the cpu table's.
+bool on_tensor_cores(const Case& c) { return c.q.dtype() == DType::bf16 && c.shape.e % 8 == 0 && c.shape.e <= 128; }
+Bits forward_bits(const Case& c) { return on_tensor_cores(c) ? Bits::own : Bits::of_cpu; }
+
+// The tensors of a case for cuda_against_others, and the args from their views there. On tensor cores each weight is
+// rounded to bf16, relative error 2^-9, so an output, a mean of values in [-1, 1), is off by as much.
 std::vector<CaseTensor> forward_tensors(Case& c) {
-  const Bound out = {sum_error(c.shape), rounding(c.q.dtype())}, lse = {sum_error(c.shape), kUnit};
+  const double weights = on_tensor_cores(c) ? 0x1p-9 : 0;
+  const Bound out = {sum_error(c.shape) + weights, rounding(c.q.dtype())}, lse = {sum_error(c.shape), kUnit};
   return {{&c.q},      {&c.kv},      {&c.q_begin},  {&c.kv_begin}, {&c.kv_len},
           {&c.q_pos0}, {&c.kv_pos0}, {&c.out, out}, {&c.lse, lse}};
 }
@@ -60,7 +66,8 @@ void for_cases(Check check) {
 
 TEST_CASE("attention: every shape, ragged, grouped, windows, softcap, one walk and spread over blocks") {
   for_cases([](Case& c) {
-    CHECK(cuda_against_others(attention, forward_tensors(c), [&](auto& t) { return forward_args(c, t); }) == "");
+    const auto args = [&](auto& t) { return forward_args(c, t); };
+    CHECK(cuda_against_others(attention, forward_tensors(c), args, schedules(), forward_bits(c)) == "");
   });
 }
 
@@ -85,7 +92,7 @@ TEST_CASE("attention: a paged cache gives the bits of a contiguous one") {
       Case c(shape, dtype);
       Paged paged(c);
       const auto args = [&](auto& t) { return paged_args(c, t); };
-      CHECK(cuda_against_others(attention, paged_tensors(c, paged), args) == "");
+      CHECK(cuda_against_others(attention, paged_tensors(c, paged), args, schedules(), forward_bits(c)) == "");
     }
 }
 
@@ -99,8 +106,9 @@ TEST_CASE("attention_backward: every shape; rows and keys of no sequence have no
   });
 }
 
-// The error of a case on the device; the message of the stream or of the call.
-std::string error_of(Case& c, Paged* paged = nullptr) {
+// Runs a case on the device, in the order of the last schedule; out and lse are downloaded. The message of the call or
+// of the stream.
+std::string run_cuda(Case& c, Paged* paged = nullptr) {
   const std::vector<CaseTensor> tensors = paged ? paged_tensors(c, *paged) : forward_tensors(c);
   auto device = open_cuda_device();
   std::vector<std::unique_ptr<Mirror>> mirrors;
@@ -110,42 +118,86 @@ std::string error_of(Case& c, Paged* paged = nullptr) {
     views.push_back(mirrors.back()->view());
   }
   Status status = attention(device->compute(), paged ? paged_args(c, views) : forward_args(c, views));
-  const Status done = device->compute().sync();
-  simt::reset();
-  return status.ok() ? done.message() : status.message();
+  for (auto& mirror : mirrors) mirror->enqueue_download(*device);
+  if (status.ok()) status = device->compute().sync();
+  if (status.ok()) c.out.restore(mirrors[7]->bytes()), c.lse.restore(mirrors[8]->bytes());
+  return status.message();
 }
 
-TEST_CASE("attention: offsets outside the tensors end the launch, those of a sequence without queries too") {
-  const auto error = [](GuardedTensor Case::*tensor, int64_t at, double value) {
-    Case c({4, 1, 1, {{3, 3, 0, 0}, {0, 2, 0, 0}, {2, 2, 0, 0}}}, DType::f32);
-    (c.*tensor).set(at, value);
-    return error_of(c);
-  };
-  CHECK(error(&Case::q_begin, 0, 0) == "");
-  for (const std::string& message :
-       {error(&Case::q_begin, 3, 6), error(&Case::q_begin, 1, 6), error(&Case::q_begin, 3, 1),
-        error(&Case::q_begin, 0, -1), error(&Case::kv_len, 1, 6), error(&Case::kv_len, 2, 3),
-        error(&Case::kv_len, 0, -1), error(&Case::kv_begin, 1, -1)}) {
-    CAPTURE(message);
-    CHECK(message.find("__trap") != std::string::npos);
+TEST_CASE("attention on tensor cores: chunked prefill, decode and pages give the bits of the full pass") {
+  for (const Shape& shape : {Shape{24, 6, 2, {{530, 530, 0, 0}}}, Shape{72, 1, 1, {{530, 530, 0, 0}}, 0, 3.0f},
+                             Shape{16, 4, 1, {{530, 530, 0, 0}}, 300}}) {
+    CAPTURE(shape.e);
+    Case whole(shape, DType::bf16), strided(shape, DType::bf16, 1, 8);  // rows that start on 16 bytes, and that do not
+    REQUIRE(run_cuda(whole) == "");
+    REQUIRE(run_cuda(strided) == "");
+    CHECK(difference_bits(strided.out, whole.out) == "");
+    // With fewer than 512 keys the walk is not spread over blocks.
+    for (auto [begin, end] :
+         std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {100, 357}, {255, 256}, {256, 258}, {529, 530}}) {
+      CAPTURE(begin);
+      const auto part = slice(whole, begin, end, 0);
+      REQUIRE(run_cuda(*part) == "");
+      CHECK(rows_differ(part->out, 0, whole.out, begin, end - begin) == "");
+      CHECK(rows_differ(part->lse, 0, whole.lse, begin, end - begin) == "");
+      const auto again = slice(whole, begin, end, 0);
+      Paged paged(*again);
+      REQUIRE(run_cuda(*again, &paged) == "");
+      CHECK(difference_bits(again->out, part->out) == "");
+    }
   }
 }
 
-TEST_CASE("attention: blocks outside the pool end the launch") {
+TEST_CASE("attention on tensor cores: batch mates change no bits") {
+  Case batch({16, 4, 2, {{90, 90, 0, 0}, {31, 31, 0, 0}, {1, 64, 63, 0}}}, DType::bf16);
+  REQUIRE(run_cuda(batch) == "");
+  int64_t row = 0, key = 0;
+  for (const Seq& seq : batch.shape.sequences) {
+    Case alone({16, 4, 2, {seq}}, DType::bf16);
+    for (int64_t i = 0; i < alone.q.elems(); ++i) alone.q.set(i, batch.q.at(row * 64 + i));
+    for (int64_t i = 0; i < alone.kv.elems(); ++i) alone.kv.set(i, batch.kv.at(key * 64 + i));
+    REQUIRE(run_cuda(alone) == "");
+    CHECK(rows_differ(alone.out, 0, batch.out, row, seq.q_count) == "");
+    row += seq.q_count;
+    key += seq.kv_count;
+  }
+}
+
+TEST_CASE("attention: offsets outside the tensors are errors that name the sequence, one without queries too") {
+  const auto error = [](GuardedTensor Case::*tensor, int64_t at, double value) {
+    Case c({4, 1, 1, {{3, 3, 0, 0}, {0, 2, 0, 0}, {2, 2, 0, 0}}}, DType::f32);
+    (c.*tensor).set(at, value);
+    return run_cuda(c);
+  };
+  const auto names = [](const std::string& message, int sequence) {
+    return message.find(fmt::format("attention: sequence {}: rows of q, or of k and v", sequence)) != std::string::npos;
+  };
+  CHECK(error(&Case::q_begin, 0, 0) == "");
+  CHECK(names(error(&Case::q_begin, 3, 6), 2));
+  CHECK(names(error(&Case::q_begin, 1, 6), 0));
+  CHECK(names(error(&Case::q_begin, 3, 1), 2));
+  CHECK(names(error(&Case::q_begin, 0, -1), 0));
+  CHECK(names(error(&Case::kv_len, 1, 6), 1));
+  CHECK(names(error(&Case::kv_len, 2, 3), 2));
+  CHECK(names(error(&Case::kv_len, 0, -1), 0));
+  CHECK(names(error(&Case::kv_begin, 1, -1), 1));
+}
+
+TEST_CASE("attention: blocks outside the pool are errors that name the sequence") {
   const auto error = [](int64_t at, double value) {
     Case c({4, 1, 1, {{3, 3, 0, 0}, {20, 20, 0, 0}}}, DType::f32);
     Paged paged(c);
     paged.table.set(at, value);
-    return error_of(c, &paged);
+    return run_cuda(c, &paged);
   };
   CHECK(error(5, 77) == "");  // behind the last key
-  CHECK(error(4, 6).find("__trap") != std::string::npos);
-  CHECK(error(3, -1).find("__trap") != std::string::npos);
+  CHECK(error(4, 6).find("attention: sequence 1: rows of q, or of k and v") != std::string::npos);
+  CHECK(error(3, -1).find("attention: sequence 1:") != std::string::npos);
 }
 
 TEST_CASE("attention: heads beyond what the kernels have room for are refused") {
   Case c({257, 1, 1, {{1, 1, 0, 0}}}, DType::f32);
-  CHECK(error_of(c).find("heads of 257 elements found, at most 256 expected on a CUDA device") != std::string::npos);
+  CHECK(run_cuda(c).find("heads of 257 elements found, at most 256 expected on a CUDA device") != std::string::npos);
 }
 
 }  // namespace
