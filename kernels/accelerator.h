@@ -34,6 +34,7 @@ class Accelerator {
  public:
   virtual ~Accelerator() = default;
   virtual DeviceId id() const = 0;
+  virtual Result<std::string> open_fast_matmul() = 0;  // the library's name, or what was looked for
   virtual void* alloc_zeroed(int64_t bytes) = 0;  // at least 64-byte aligned; null when memory is out
   virtual void release(void* data) = 0;           // after all work in flight, which may still use it
   virtual Result<std::unique_ptr<DeviceQueue>> new_queue() = 0;

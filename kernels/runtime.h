@@ -127,6 +127,11 @@ class Device {
   DeviceKind kind() const;
   DeviceId id() const;
   Isa isa() const;  // what host work on this device's pool uses
+  // Lets matmul use cuBLASLt where its epilogues fit, and gives its name and version. Off until it is called, for then
+  // the bits of a row depend on the batch: training wants it, inference only on request (--fast-matmul). Code::io on the
+  // CPU and without the library, with what was looked for; our own kernels then stay in use.
+  Result<std::string> use_fast_matmul();
+  bool fast_matmul() const;
   Pool& pool();     // for host work; one thread on a CUDA device
   const OpTable& ops() const;
 

@@ -38,6 +38,7 @@ struct Device::State {
   const OpTable* ops = nullptr;
   std::optional<Pool> pool;
   std::unique_ptr<Accelerator> accelerator;  // null on the host
+  bool fast_matmul = false;
   std::mutex memory;  // guards the two arrays: snapshots are freed by writer threads
   int64_t in_use[kCategories] = {};
   int64_t peak[kCategories] = {};

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/faults.h"
 #include "kernels/tables.h"
 
@@ -74,6 +75,7 @@ class CudaAccelerator final : public Accelerator {
   CudaAccelerator(int index, std::shared_ptr<Faults> faults) : index_(index), faults_(std::move(faults)) {}
 
   DeviceId id() const override { return {static_cast<int8_t>(index_)}; }
+  Result<std::string> open_fast_matmul() override { return cublaslt_open(index_); }
   void* alloc_zeroed(int64_t bytes) override {
     void* data = nullptr;
     const size_t size = bytes > 0 ? size_t(bytes) : 1;  // CUDA gives null for 0

@@ -3,6 +3,7 @@
 #include "kernels/cuda/matmul.h"
 
 #include "base/checked.h"
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/matmul_epilogue.h"
 
@@ -50,6 +51,10 @@ Status matmul(Stream& stream, const MatmulArgs& args) {
     const int64_t k = args.a.dim[args.a_trans ? 0 : 1];
     plain.b = {dense_view(args.b.data.data, args.a.dtype, {args.out.dim[1], k}, args.b.data.device)};
     plain.b_trans = true;
+  }
+  if (stream.device().fast_matmul() && cublaslt_takes(plain)) {
+    LLMOPS_ASSIGN(const bool done, cublaslt_matmul(stream, plain));
+    if (done) return {};
   }
   return args.a.dtype == DType::f32 ? matmul_f32(stream, plain) : matmul_bf16(stream, plain);
 }

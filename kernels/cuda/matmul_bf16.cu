@@ -1,6 +1,6 @@
 // The matmul of bf16 operands on tensor cores: mma.sync with f32 sums (kernels/cuda/mma.h), 16 k an instruction,
-// ascending, in chains of 512 k that are added ascending. The bits of an element depend on its row of a and its column of
-// b only; what an instruction does with 16 products is the GPU's, so they are not those of the cpu table.
+// ascending, in chains of 512 k that are added ascending. The bits of an element depend on its row of a and its column
+// of b only; what an instruction does with 16 products is the GPU's, so they are not those of the cpu table.
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matmul_tiles.h"
 #include "kernels/cuda/mma.h"
