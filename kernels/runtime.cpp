@@ -66,6 +66,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   data_ = std::exchange(other.data_, nullptr);
   bytes_ = std::exchange(other.bytes_, 0);
   category_ = other.category_;
+  on_host_ = other.on_host_;
   return *this;
 }
 
@@ -82,6 +83,24 @@ TensorView Buffer::view(DType dtype, std::initializer_list<int64_t> dims, int64_
     std::abort();
   }
   return dense_view(static_cast<void*>(static_cast<char*>(data_) + byte_offset), dtype, dims, device_->id());
+}
+
+Result<HostSide> HostSide::of(Device& device, void* data, int64_t bytes) {
+  HostSide side;
+  side.host_ = side.data_ = data;
+  side.bytes_ = bytes;
+  if (device.kind() == DeviceKind::cpu) return side;
+  LLMOPS_ASSIGN(side.pinned_, device.alloc_host(bytes));
+  side.host_ = side.pinned_.data();
+  return side;
+}
+
+void HostSide::push(Stream& stream, int64_t begin, int64_t bytes) const {
+  if (host_ != data_) stream.copy(static_cast<char*>(data_) + begin, static_cast<char*>(host_) + begin, bytes);
+}
+
+void HostSide::pull(Stream& stream, int64_t begin, int64_t bytes) const {
+  if (host_ != data_) stream.copy(static_cast<char*>(host_) + begin, static_cast<char*>(data_) + begin, bytes);
 }
 
 Device::Device() : state_(std::make_unique<State>()) {}
@@ -105,12 +124,13 @@ Result<std::unique_ptr<Device>> Device::open_cpu(const Options& options) {
   return device;
 }
 
-Result<std::unique_ptr<Device>> Device::open(std::unique_ptr<Accelerator> accelerator, const OpTable& ops) {
+Result<std::unique_ptr<Device>> Device::open(std::unique_ptr<Accelerator> accelerator, const OpTable& ops,
+                                             int threads) {
   std::unique_ptr<Device> device(new Device);
   State& state = *device->state_;
   state.options.isa = isa_best();
   state.ops = &ops;
-  state.pool.emplace(1);
+  state.pool.emplace(threads);
   state.accelerator = std::move(accelerator);
   state.compute = device->new_stream();
   return device;
@@ -119,44 +139,57 @@ Result<std::unique_ptr<Device>> Device::open(std::unique_ptr<Accelerator> accele
 DeviceKind Device::kind() const { return state_->accelerator ? DeviceKind::cuda : DeviceKind::cpu; }
 DeviceId Device::id() const { return state_->accelerator ? state_->accelerator->id() : DeviceId{}; }
 Isa Device::isa() const { return state_->options.isa; }
-bool Device::fast_matmul() const { return state_->fast_matmul; }
-Result<std::string> Device::use_fast_matmul() {
-  if (!state_->accelerator) return io_error("the CPU has one matmul, its own; cuBLASLt is for CUDA devices");
-  LLMOPS_ASSIGN(std::string library, state_->accelerator->open_fast_matmul());
-  state_->fast_matmul = true;
-  return library;
+std::string Device::name() const {
+  return state_->accelerator ? state_->accelerator->name() : fmt::format("CPU {}", name_of(isa()));
 }
 Pool& Device::pool() { return *state_->pool; }
 const OpTable& Device::ops() const { return *state_->ops; }
 Stream& Device::compute() { return *state_->compute; }
 std::unique_ptr<Stream> Device::new_stream() { return std::unique_ptr<Stream>(new Stream(*this)); }
 
-Result<Buffer> Device::alloc(int64_t bytes, Category category) {
+Result<Buffer> Device::alloc(int64_t bytes, Category category) { return alloc(bytes, category, false); }
+
+Result<Buffer> Device::alloc_host(int64_t bytes, Category category) {
+  return alloc(bytes, category, state_->accelerator != nullptr);
+}
+
+Result<Buffer> Device::alloc(int64_t bytes, Category category, bool on_host) {
   if (bytes < 0)
     return invalid_error(fmt::format("a buffer of {} bytes was asked for ({})", bytes, name_of(category)));
   const bool fits = bytes <= INT64_MAX - kHugePage - 4096;
   Accelerator* const accelerator = state_->accelerator.get();
-  void* const data = !fits ? nullptr : accelerator ? accelerator->alloc_zeroed(bytes) : allocate_zeroed(bytes);
-  if (!data) {
-    std::string sizes;
-    for (size_t i = 0; i < kCategories; ++i)
-      if (const int64_t used = bytes_in_use(Category(i)); used > 0)
-        sizes += fmt::format("{}{} {}", sizes.empty() ? "" : ", ", name_of(Category(i)), format_bytes(used));
-    return io_error(fmt::format(
-        "out of memory: {} needs {} more; in use: {}. Use a smaller batch or model, or more ranks", name_of(category),
-        format_bytes(bytes), sizes.empty() ? "nothing" : sizes));
-  }
+  if (!fits) return out_of_memory(bytes, category);
+  LLMOPS_ASSIGN(void* const data, on_host       ? accelerator->alloc_pinned(bytes)
+                                  : accelerator ? accelerator->alloc_zeroed(bytes)
+                                                : Result<void*>(allocate_zeroed(bytes)));
+  if (!data) return out_of_memory(bytes, category);
   Buffer buffer;
   buffer.device_ = this;
   buffer.data_ = data;
   buffer.bytes_ = bytes;
   buffer.category_ = category;
+  buffer.on_host_ = on_host;
   note_external(category, bytes);
   return buffer;
 }
 
+Status Device::out_of_memory(int64_t bytes, Category category) const {
+  std::string sizes;
+  for (size_t i = 0; i < kCategories; ++i)
+    if (const int64_t used = bytes_in_use(Category(i)); used > 0)
+      sizes += fmt::format("{}{} {}", sizes.empty() ? "" : ", ", name_of(Category(i)), format_bytes(used));
+  const std::string room = state_->accelerator ? state_->accelerator->room() : "";
+  return io_error(fmt::format(
+      "out of memory: {} needs {} more; in use: {}{}{}. Use a smaller batch or model, or more ranks", name_of(category),
+      format_bytes(bytes), sizes.empty() ? "nothing" : sizes, room.empty() ? "" : "; ", room));
+}
+
 void Device::release(const Buffer& buffer) {
-  if (state_->accelerator)
+  if (buffer.on_host_) {
+    // Copies may be on their way. Each wait ends, if need be by a watch: work of a peer that is gone never does by itself.
+    for (Stream* stream : state_->streams) (void)stream->sync();
+    state_->accelerator->release_pinned(buffer.data_);
+  } else if (state_->accelerator)
     state_->accelerator->release(buffer.data_);
   else if (is_mapped(buffer.bytes_))
     munmap(buffer.data_, size_t(padded(buffer.bytes_)));
@@ -181,6 +214,12 @@ int64_t Device::bytes_peak(Category category) const {
   const std::lock_guard lock(state_->memory);
   return state_->peak[static_cast<size_t>(category)];
 }
+
+int Device::watch(std::function<Status()> look) {
+  state_->watches[++state_->watch_count] = std::move(look);
+  return state_->watch_count;
+}
+void Device::unwatch(int number) { state_->watches.erase(number); }
 
 bool Device::run_one() {
   std::vector<Stream*> ready;

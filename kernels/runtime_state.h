@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 
@@ -28,6 +29,10 @@ struct Stream::State {
   std::deque<Item> queue;  // deferred mode only
   Status failure;
   std::unique_ptr<DeviceQueue> accelerated;  // null on the host
+  const char *first = nullptr, *last = nullptr;  // of the calls since the last sync, on an accelerated stream
+  int64_t calls = 0;
+  int64_t workspace_moves = 0;
+  bool capturing = false;
   Buffer workspace;
 };
 
@@ -38,11 +43,13 @@ struct Device::State {
   const OpTable* ops = nullptr;
   std::optional<Pool> pool;
   std::unique_ptr<Accelerator> accelerator;  // null on the host
-  bool fast_matmul = false;
+  Status lost;  // why nothing waits for the accelerator any more
   std::mutex memory;  // guards the two arrays: snapshots are freed by writer threads
   int64_t in_use[kCategories] = {};
   int64_t peak[kCategories] = {};
   std::vector<Stream*> streams;
+  std::map<int, std::function<Status()>> watches;
+  int watch_count = 0;
   uint64_t draws = 0;
   std::unique_ptr<Stream> compute;
 };

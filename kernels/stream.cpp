@@ -1,6 +1,7 @@
 // Stream and Event: inline on the host, late and in a seeded order in deferred test mode; on a CUDA device the order and
 // the waiting are the device's.
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cstring>
@@ -41,6 +42,11 @@ void Stream::run(const std::function<Status()>& work, std::string_view what) {
 }
 
 void Stream::enqueue(std::function<Status()> work, const char* what) {
+  if (state_->accelerated) {
+    state_->first = state_->first != nullptr ? state_->first : what;
+    state_->last = what;
+    ++state_->calls;
+  }
   if (device_.state_->options.deferred_seed == 0) return run(work, what);
   state_->queue.push_back({State::Item::Kind::work, std::move(work), what, {}});
 }
@@ -48,8 +54,23 @@ void Stream::enqueue(std::function<Status()> work, const char* what) {
 void Stream::copy(void* to, const void* from, int64_t bytes) {
   enqueue(
       [=, this]() -> Status {
+        if (bytes <= 0) return {};
         if (state_->accelerated) return state_->accelerated->copy(to, from, bytes);
-        if (bytes > 0) std::memcpy(to, from, size_t(bytes));
+        std::memcpy(to, from, size_t(bytes));
+        return {};
+      },
+      "copy");
+}
+
+void Stream::copy_rows(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t row_bytes,
+                       int64_t rows) {
+  enqueue(
+      [=, this]() -> Status {
+        if (row_bytes <= 0 || rows <= 0) return {};
+        if (state_->accelerated) return state_->accelerated->copy_rows(to, to_pitch, from, from_pitch, row_bytes, rows);
+        for (int64_t row = 0; row < rows; ++row)
+          std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
+                      size_t(row_bytes));
         return {};
       },
       "copy");
@@ -114,23 +135,59 @@ void Stream::run_oldest() {
   }
 }
 
-// CUDA has no wait with a deadline: a mark is polled.
+// CUDA has no wait with a deadline, and none that hears of a peer's failure: a mark is polled. False after the deadline.
+Result<bool> Stream::wait_watching(double deadline_s) {
+  constexpr double kSpin_s = 20e-6, kLookEvery_s = 1e-3;
+  constexpr timespec kNap = {0, 20'000};
+  LLMOPS_ASSIGN(const std::shared_ptr<QueueMark> end, state_->accelerated->mark());
+  const double begin_s = monotonic_s();
+  double look_s = begin_s + kLookEvery_s;
+  while (true) {
+    LLMOPS_ASSIGN(const bool reached, end->reached());
+    if (reached) return true;
+    const double now_s = monotonic_s();
+    if (deadline_s > 0 && now_s - begin_s > deadline_s) return false;
+    if (now_s > look_s) {
+      for (const auto& [number, look] : device_.state_->watches)
+        if (Status status = look(); !status.ok()) {
+          if (state_->failure.ok()) state_->failure = status;
+          return status;
+        }
+      look_s = now_s + kLookEvery_s;
+    }
+    if (now_s - begin_s > kSpin_s) nanosleep(&kNap, nullptr);
+  }
+}
+
+// What failed before the wait counts first. A failure that only the wait shows is of some launch since the last one.
 Status Stream::sync_accelerated(double deadline_s) {
   if (!state_->accelerated) return state_->failure;
+  Status& lost = device_.state_->lost;
+  if (!lost.ok()) return state_->failure.ok() ? state_->failure = lost : state_->failure;
+  const bool watched = deadline_s > 0 || !device_.state_->watches.empty();
   Status status;
-  if (deadline_s <= 0) {
-    status = state_->accelerated->drain();
+  if (watched) {
+    const Result<bool> ended = wait_watching(deadline_s);
+    if (ended.ok() && !*ended)
+      return peer_error(fmt::format("a stream still has work after the deadline of {} s", deadline_s));
+    status = ended.status();
   } else {
-    LLMOPS_ASSIGN(const std::shared_ptr<QueueMark> end, state_->accelerated->mark());
-    const double begin_s = monotonic_s();
-    for (Result<bool> reached = false; reached.ok() && !*reached;) {
-      if (monotonic_s() - begin_s > deadline_s)
-        return peer_error(fmt::format("a stream still has work after the deadline of {} s", deadline_s));
-      reached = end->reached();
-      status = reached.status();
-    }
+    status = state_->accelerated->drain();
   }
-  if (state_->failure.ok()) state_->failure = status;
+  if (state_->failure.ok() && !status.ok()) {
+    const bool known = state_->first == nullptr || status.code() != Code::peer;
+    state_->failure = known ? status
+                            : Status(status.code(), fmt::format("{} (one of {} calls from {} to {}; CUDA_LAUNCH_BLOCKING=1 "
+                                                                "in the environment has it named, with its operands)",
+                                                                status.message(), state_->calls, state_->first,
+                                                                state_->last));
+  }
+  if (status.code() == Code::peer) {
+    lost = state_->failure;
+    device_.state_->accelerator->abandon();
+  }
+  state_->first = state_->last = nullptr;
+  state_->calls = 0;
   return state_->failure;
 }
 
@@ -146,9 +203,41 @@ Status Stream::sync(double deadline_s) {
   return state_->failure;
 }
 
+Graph::Graph() = default;
+Graph::Graph(Graph&&) noexcept = default;
+Graph& Graph::operator=(Graph&&) noexcept = default;
+Graph::~Graph() = default;
+
+int64_t Stream::workspace_moves() const { return state_->workspace_moves; }
+bool Stream::captures() const { return state_->accelerated != nullptr; }
+
+// The recording is ended whatever the work says: a stream that records runs nothing.
+Result<Graph> Stream::capture(const std::function<Status()>& work) {
+  if (!state_->accelerated) return usage_error("a recording: found a stream of the CPU, expected one of a CUDA device");
+  LLMOPS_TRY(state_->failure);
+  LLMOPS_TRY(state_->accelerated->begin_capture());
+  state_->capturing = true;
+  const Status status = work();
+  state_->capturing = false;
+  Graph graph;
+  auto made = state_->accelerated->end_capture();
+  LLMOPS_TRY(status);
+  LLMOPS_TRY(state_->failure);
+  LLMOPS_ASSIGN(graph.made_, std::move(made));
+  return graph;
+}
+
+void Stream::replay(const Graph& graph) {
+  enqueue([this, made = graph.made_.get()] { return state_->accelerated->launch(*made); }, "replay");
+}
+
 Result<void*> Stream::workspace(int64_t bytes) {
   Buffer& buffer = state_->workspace;
   if (bytes > buffer.bytes()) {
+    if (state_->capturing)
+      return usage_error(fmt::format("a recording needs {} bytes of workspace, found {}: run the work once before", bytes,
+                                     buffer.bytes()));
+    ++state_->workspace_moves;
     buffer = Buffer();  // the old one goes first: the peak is the larger, not the sum
     LLMOPS_ASSIGN(buffer, device_.alloc(bytes, Category::workspace));
   }

@@ -7,9 +7,19 @@ namespace llmops {
 
 const OpTable* op_table_cuda() { return nullptr; }
 
-Result<std::unique_ptr<Device>> Device::open_cuda(int index) {
-  return io_error(fmt::format("CUDA device {}: this llmops was built without CUDA; use the CPU, or build with a CUDA "
-                              "toolkit (LLMOPS_CUDA=ON)", index));
+namespace {
+
+Status absent() {
+  return io_error("this llmops was built without CUDA; the CPU works without it, or build with a CUDA toolkit "
+                  "(LLMOPS_CUDA=ON)");
+}
+
+}  // namespace
+
+Result<std::vector<CudaInfo>> Device::list_cuda() { return absent(); }
+
+Result<std::unique_ptr<Device>> Device::open_cuda(int index, int) {
+  return absent().in(fmt::format("CUDA device {}", index));
 }
 
 }  // namespace llmops

@@ -19,9 +19,12 @@ Result<CollectiveRate> measure_all_reduce(Device& device, Communicator& comm, in
   const int64_t n = bytes / 4;
   LLMOPS_ASSIGN(const SharedBuffer buffer, comm.alloc(n * 4, Category::comm));
   const TensorView view = buffer.view(DType::f32, {n});
-  auto* data = buffer.as<float>();
+  LLMOPS_ASSIGN(const HostSide host, HostSide::of(device, buffer.data(), buffer.bytes()));
+  auto* data = host.as<float>();
   for (int64_t i = 0; i < n; ++i) data[i] = value_of(comm.rank(), i);
+  host.push(stream);
   LLMOPS_TRY(comm.all_reduce(stream, view));
+  host.pull(stream);
   LLMOPS_TRY(stream.sync());
   CollectiveRate rate;
   rate.bytes = n * 4;
@@ -31,19 +34,24 @@ Result<CollectiveRate> measure_all_reduce(Device& device, Communicator& comm, in
     if (!(data[i] == sum)) ++rate.wrong;
   }
   std::fill(data, data + n, 0.0f);  // repeated sums stay finite
+  host.push(stream);
   LLMOPS_ASSIGN(const Buffer flags, device.alloc(8, Category::transient));
+  LLMOPS_ASSIGN(const HostSide go_on, HostSide::of(device, flags));
   std::vector<double> times;
   const double stop_s = monotonic_s() + seconds;
   for (bool more = true; more;) {
     LLMOPS_TRY(comm.barrier(stream));
+    LLMOPS_TRY(stream.sync());
     const double start_s = monotonic_s();
     LLMOPS_TRY(comm.all_reduce(stream, view));
     LLMOPS_TRY(stream.sync());
     times.push_back(monotonic_s() - start_s);
-    *flags.as<double>() = monotonic_s() < stop_s ? 1 : 0;  // all ranks stop together
+    *go_on.as<double>() = monotonic_s() < stop_s ? 1 : 0;  // all ranks stop together
+    go_on.push(stream);
     LLMOPS_TRY(comm.all_reduce(stream, flags.view(DType::f64, {1}), ReduceOp::min));
+    go_on.pull(stream);
     LLMOPS_TRY(stream.sync());
-    more = *flags.as<double>() > 0;
+    more = *go_on.as<double>() > 0;
   }
   const double median_s = statistics(times).median;
   rate.time_us = median_s * 1e6;

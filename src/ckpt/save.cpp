@@ -37,11 +37,23 @@ struct Job {
 
 }  // namespace
 
+Result<char*> Staging::reserve(int64_t bytes) {
+  memory_.resize(static_cast<size_t>(bytes));
+  return memory_.data();
+}
+
+void Staging::copy_rows(char* to, const void* from, int64_t from_pitch, int64_t row_bytes, int64_t rows) {
+  for (int64_t row = 0; row < rows; ++row)
+    std::memcpy(to + row * row_bytes, static_cast<const char*>(from) + row * from_pitch, static_cast<size_t>(row_bytes));
+}
+
 struct ShardSaver::State {
   std::string dir;
   Fs& fs;
   double deadline_s;
-  std::vector<char> staging;
+  std::unique_ptr<Staging> staging;
+  const char* staged = nullptr;
+  int64_t staged_bytes = 0;
   Job job;
   std::thread thread;
   std::atomic<bool> cancelled{false};
@@ -50,7 +62,8 @@ struct ShardSaver::State {
   double copied_s = 0;
   bool follows = false;  // of the save in progress, see SaveReport
 
-  State(std::string d, Fs& f, double deadline) : dir(std::move(d)), fs(f), deadline_s(deadline) {}
+  State(std::string d, Fs& f, double deadline, std::unique_ptr<Staging> memory)
+      : dir(std::move(d)), fs(f), deadline_s(deadline), staging(std::move(memory)) {}
 
   // Both begin with ".step-", so that remove_leftovers() knows them.
   std::string temp_name() const { return fmt::format(".{}.tmp", step_name(job.request.step)); }
@@ -61,7 +74,7 @@ struct ShardSaver::State {
     const Chunk& chunk = job.request.chunks[i];
     const int size = info(chunk.dtype).block_bytes;
     const auto data = std::as_bytes(
-        std::span(staging.data() + job.at[i], static_cast<size_t>(described->place.end - described->place.begin)));
+        std::span(staged + job.at[i], static_cast<size_t>(described->place.end - described->place.begin)));
     Hasher hasher;
     for (size_t at = 0; at < data.size(); at += kPieceBytes) {
       if (cancelled) return io_error("the save was given up");
@@ -186,7 +199,7 @@ struct ShardSaver::State {
     follows = false;
     done.status = save();
     done.follows = follows;
-    done.bytes = static_cast<int64_t>(staging.size());
+    done.bytes = staged_bytes;
     done.stall_s = report ? report->stall_s : 0;
     done.drain_s = monotonic_s() - copied_s;
     if (!done.status.ok())
@@ -197,8 +210,8 @@ struct ShardSaver::State {
   }
 };
 
-ShardSaver::ShardSaver(std::string run_dir, Fs& fs, double deadline_s)
-    : state_(std::make_unique<State>(std::move(run_dir), fs, deadline_s)) {}
+ShardSaver::ShardSaver(std::string run_dir, Fs& fs, double deadline_s, std::unique_ptr<Staging> staging)
+    : state_(std::make_unique<State>(std::move(run_dir), fs, deadline_s, std::move(staging))) {}
 
 ShardSaver::~ShardSaver() {
   cancel();
@@ -207,7 +220,7 @@ ShardSaver::~ShardSaver() {
 
 bool ShardSaver::busy() const { return state_->running.load(std::memory_order_acquire); }
 void ShardSaver::cancel() { state_->cancelled = true; }
-int64_t ShardSaver::staging_bytes() const { return static_cast<int64_t>(state_->staging.capacity()); }
+int64_t ShardSaver::staging_bytes() const { return state_->staging->bytes(); }
 
 std::optional<SaveReport> ShardSaver::poll() {
   if (busy() || !state_->thread.joinable()) return std::nullopt;
@@ -231,16 +244,16 @@ Status ShardSaver::start(const SaveRequest& request) {
     s.job.at.push_back(bytes);
     bytes += static_cast<size_t>(elems_of(chunk.box.extent) * info(chunk.dtype).block_bytes);
   }
-  s.staging.resize(bytes);
+  LLMOPS_ASSIGN(char* const memory, s.staging->reserve(static_cast<int64_t>(bytes)));
+  s.staged = memory;
+  s.staged_bytes = static_cast<int64_t>(bytes);
   for (size_t i = 0; i < request.chunks.size(); ++i) {
     const Chunk& chunk = request.chunks[i];
     const int64_t size = info(chunk.dtype).block_bytes, width = chunk.box.extent.empty() ? 1 : chunk.box.extent.back();
     const int64_t row_count = elems_of(chunk.box.extent) / std::max<int64_t>(1, width);
-    for (int64_t row = 0; row < row_count; ++row)
-      std::memcpy(s.staging.data() + s.job.at[i] + row * width * size,
-                  static_cast<const char*>(chunk.data) + row * chunk.row_stride * size,
-                  static_cast<size_t>(width * size));
+    s.staging->copy_rows(memory + s.job.at[i], chunk.data, chunk.row_stride * size, width * size, row_count);
   }
+  LLMOPS_TRY(s.staging->finish());
   s.cancelled = false;
   s.copied_s = monotonic_s();
   s.report = SaveReport{};

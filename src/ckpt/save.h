@@ -24,6 +24,20 @@ struct Chunk {
   int64_t row_stride = 0;  // elements between rows of the box
 };
 
+// The memory that a save writes from, and how the rows of chunks come there: here plain memory and memcpy. Data of a
+// device needs other ways (train/persist.h).
+class Staging {
+ public:
+  virtual ~Staging() = default;
+  virtual Result<char*> reserve(int64_t bytes);  // kept for the next save; its content stays until then
+  virtual void copy_rows(char* to, const void* from, int64_t from_pitch, int64_t row_bytes, int64_t rows);
+  virtual Status finish() { return {}; }  // all copies are done
+  virtual int64_t bytes() const { return static_cast<int64_t>(memory_.capacity()); }
+
+ private:
+  std::vector<char> memory_;
+};
+
 struct SaveRequest {
   int64_t step = 0;
   int rank = 0, world = 1;
@@ -43,7 +57,8 @@ struct SaveReport {
 
 class ShardSaver {
  public:
-  explicit ShardSaver(std::string run_dir, Fs& fs = real_fs(), double deadline_s = 600);
+  explicit ShardSaver(std::string run_dir, Fs& fs = real_fs(), double deadline_s = 600,
+                      std::unique_ptr<Staging> staging = std::make_unique<Staging>());
   ~ShardSaver();  // cancels
   // Copies the chunks (staging memory is kept for the next save), then returns. Code::usage while a save is in progress
   // or its result was not taken: wait() first.

@@ -32,11 +32,12 @@ class Sampler {
   static Result<Sampler> make(Device& device, int64_t rows) {
     Sampler sampler;
     sampler.rows_ = rows;
-    LLMOPS_ASSIGN(sampler.memory_, device.alloc(rows * 32, Category::staging));
+    LLMOPS_ASSIGN(sampler.memory_, device.alloc(rows * kRowBytes, Category::staging));
+    LLMOPS_ASSIGN(sampler.host_, HostSide::of(device, sampler.memory_));
     return sampler;
   }
   Status run(Stream& stream, TensorView logits, const std::vector<Sequence*>& sequences) {
-    auto* key = memory_.as<int64_t>();
+    auto* key = host_.as<int64_t>();
     int64_t* position = key + rows_;
     auto* temperature = reinterpret_cast<float*>(position + rows_);
     float* top_p = temperature + rows_;
@@ -50,23 +51,30 @@ class Sampler {
       top_k[i] = static_cast<int32_t>(o.top_k);
     }
     const int64_t n = static_cast<int64_t>(sequences.size());
-    const auto view = [&](const void* data, DType dtype) { return dense_view(data, dtype, {n}, logits.device); };
+    host_.push(stream);
+    const auto view = [&](const void* data, DType dtype) { return dense_view(on_device(data), dtype, {n}, logits.device); };
     LLMOPS_TRY(sample(stream, {.logits = logits,
                                .temperature = view(temperature, DType::f32),
                                .top_k = view(top_k, DType::i32),
                                .top_p = view(top_p, DType::f32),
                                .key = view(key, DType::i64),
                                .position = view(position, DType::i64),
-                               .ids = dense_view(static_cast<void*>(top_k + rows_), DType::i32, {n}, logits.device),
+                               .ids = dense_view(on_device(top_k + rows_), DType::i32, {n}, logits.device),
                                .vocab = logits.dim[1]}));
+    host_.pull(stream, rows_ * kIdsAt, rows_ * 4);
     return stream.sync();
   }
-  int32_t id(size_t i) const {
-    return memory_.as<int32_t>()[rows_ * 7 + static_cast<int64_t>(i)];
-  }  // after 8 + 8 + 4 + 4 + 4 bytes a row
+  int32_t id(size_t i) const { return host_.as<int32_t>()[rows_ * kIdsAt / 4 + static_cast<int64_t>(i)]; }
 
  private:
+  // Bytes of a row: key, position, temperature, top_p, top_k; then the id that is drawn.
+  static constexpr int64_t kIdsAt = 8 + 8 + 4 + 4 + 4, kRowBytes = kIdsAt + 4;
+  void* on_device(const void* host) const {
+    return memory_.as<char>() + (static_cast<const char*>(host) - host_.as<char>());
+  }
+
   Buffer memory_;
+  HostSide host_;
   int64_t rows_ = 0;
 };
 

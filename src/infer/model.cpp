@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/ops.h"
+#include "nn/fill.h"
 
 namespace llmops {
 namespace {
@@ -34,24 +35,19 @@ Result<std::unique_ptr<InferModel>> InferModel::load(Device& device, const Tenso
   const int64_t size = info(dtype).block_bytes;
   LLMOPS_ASSIGN(m.weights_, device.alloc(flat_elems(m.groups_) * size, Category::weights));
   const FlatView view(m.groups_, m.weights_.data(), dtype, device.id());
-  struct Read {
-    StoredBox stored;
-    char* out;
-  };
-  std::vector<Read> reads;
+  DeviceFill fill(device);
   for (size_t g = 0; g < m.groups_.size(); ++g) {
-    char* base = static_cast<char*>(view.range(static_cast<int>(g), 0, 1).data);
+    std::vector<DeviceFill::Part> parts;
     for (StoredBox& stored : stored_boxes(m.groups_[g], 0, m.groups_[g].elems)) {
-      char* out = base + stored.offset * size;
-      reads.push_back({std::move(stored), out});
+      const int64_t at = stored.offset * size;
+      parts.push_back({at, [&source, dtype, stored = std::move(stored)](void* out) {
+                         return source.read(StateKind::weight, stored.logical, stored.box, dtype, out, stored.row_stride);
+                       }});
     }
+    const int64_t elems = m.groups_[g].elems;
+    LLMOPS_TRY(fill.add(view.range(static_cast<int>(g), 0, elems).data, elems * size, std::move(parts)));
   }
-  std::vector<Status> results(reads.size());
-  device.pool().parallel_for(static_cast<int64_t>(reads.size()), [&](int64_t i, int) {
-    const Read& r = reads[i];
-    results[i] = source.read(StateKind::weight, r.stored.logical, r.stored.box, dtype, r.out, r.stored.row_stride);
-  });
-  for (const Status& status : results) LLMOPS_TRY(status);
+  LLMOPS_TRY(fill.flush());
   return model;
 }
 
@@ -60,25 +56,27 @@ Status InferModel::reserve(int slots, int64_t capacity, int64_t rows) {
   slots_ = std::max(slots, slots_);
   capacity_ = std::max(capacity, capacity_);
   rows_max_ = std::max<int64_t>({rows, rows_max_, slots_});
+  decodings_.clear();
   cache_ = Buffer();
   const auto cache_bytes = bytes_of(dtype_, config_.layers * 2 * slots_ * capacity_ * config_.kv_dim());
   if (!cache_bytes) return io_error("KV cache: its size overflows");
   LLMOPS_ASSIGN(cache_, device_.alloc(*cache_bytes, Category::kv));
   LLMOPS_ASSIGN(slot_, Slot::make(device_, inference_activations(config_, rows_max_), dtype_, Category::transient));
   LLMOPS_ASSIGN(ints_, device_.alloc(IntLayout{rows_max_, slots_}.total() * 4, Category::staging));
+  LLMOPS_ASSIGN(host_ints_, HostSide::of(device_, ints_));
   LLMOPS_ASSIGN(wanted_, device_.alloc(2 * slots_ * config_.d_model * info(dtype_).block_bytes, Category::transient));
   LLMOPS_ASSIGN(logits_, device_.alloc(slots_ * config_.vocab * 4, Category::transient));
   if (!config_.learned_positions) {
     const std::vector<float> table = rope_table(config_, capacity_);
     LLMOPS_ASSIGN(cos_sin_, device_.alloc(static_cast<int64_t>(table.size()) * 4, Category::transient));
-    std::memcpy(cos_sin_.data(), table.data(), table.size() * sizeof(float));
+    LLMOPS_TRY(fill_from(device_, cos_sin_, table));
   }
   return {};
 }
 
 Batch InferModel::fill_batch(std::span<const SequenceRows> sequences) {
   const IntLayout at{rows_max_, slots_};
-  auto* ints = ints_.as<int32_t>();
+  auto* ints = host_ints_.as<int32_t>();
   int64_t n = 0, wanted = 0;
   const int64_t s = static_cast<int64_t>(sequences.size());
   for (int64_t i = 0; i < s; ++i) {
@@ -98,6 +96,7 @@ Batch InferModel::fill_batch(std::span<const SequenceRows> sequences) {
     if (rows.want_logits) ints[at.wanted() + wanted++] = static_cast<int32_t>(n - 1);
   }
   ints[at.q_begin() + s] = static_cast<int32_t>(n);
+  host_ints_.push(device_.compute());
   const auto view = [&](int64_t offset, int64_t count) {
     return ConstTensorView(ints_.view(DType::i32, {count}, offset * 4));
   };
@@ -115,8 +114,37 @@ Batch InferModel::fill_batch(std::span<const SequenceRows> sequences) {
 
 Result<TensorView> InferModel::forward(std::span<const SequenceRows> sequences) {
   Stream& stream = device_.compute();
-  const IntLayout at{rows_max_, slots_};
   const Batch batch = fill_batch(sequences);
+  const int64_t wanted = std::ranges::count_if(sequences, [](const SequenceRows& rows) { return rows.want_logits; });
+  const bool decodes = batch.n == batch.s && wanted == batch.n;
+  LLMOPS_TRY(decodes && stream.captures() ? decode(batch) : enqueue_forward(batch, wanted));
+  LLMOPS_TRY(stream.sync());
+  return logits_.view(DType::f32, {wanted, config_.vocab});
+}
+
+// A pass of one row per sequence has hundreds of small kernels and the same arguments as the last one of as many rows:
+// what changes (ids, positions, lengths) lies in device memory. So it is recorded once and started by one call. The first
+// pass runs as it is, and makes the workspace.
+Status InferModel::decode(const Batch& batch) {
+  Stream& stream = device_.compute();
+  Decoding& decoding = decodings_[batch.n];
+  if (decoding.workspace_moves != stream.workspace_moves()) {
+    decoding.graph.reset();
+    LLMOPS_TRY(enqueue_forward(batch, batch.n));
+    decoding.workspace_moves = stream.workspace_moves();
+    return {};
+  }
+  if (!decoding.graph) {
+    LLMOPS_ASSIGN(Graph graph, stream.capture([&] { return enqueue_forward(batch, batch.n); }));
+    decoding.graph = std::move(graph);
+  }
+  stream.replay(*decoding.graph);
+  return {};
+}
+
+Status InferModel::enqueue_forward(const Batch& batch, int64_t wanted) {
+  Stream& stream = device_.compute();
+  const IntLayout at{rows_max_, slots_};
   BlockCtx ctx{.stream = stream,
                .config = config_,
                .weights = FlatView(groups_, weights_.data(), dtype_, device_.id()),
@@ -136,7 +164,6 @@ Result<TensorView> InferModel::forward(std::span<const SequenceRows> sequences) 
     const KvCache kv{cache(0), cache(1), ints_.view(DType::i32, {batch.n}, at.kv_rows() * 4)};
     LLMOPS_TRY(block_forward(ctx, layer, batch, slot_, kv, residual));
   }
-  const int64_t wanted = std::ranges::count_if(sequences, [](const SequenceRows& rows) { return rows.want_logits; });
   const TensorView logits = logits_.view(DType::f32, {wanted, config_.vocab});
   if (wanted > 0) {
     const TensorView last = wanted_.view(dtype_, {wanted, config_.d_model}),
@@ -148,8 +175,7 @@ Result<TensorView> InferModel::forward(std::span<const SequenceRows> sequences) 
                                   .out = last}));
     LLMOPS_TRY(head_logits(ctx, last, normed, logits));
   }
-  LLMOPS_TRY(stream.sync());
-  return logits;
+  return {};
 }
 
 }  // namespace llmops

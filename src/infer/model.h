@@ -1,7 +1,9 @@
 // A model for inference: weights in the flat layout, a contiguous KV cache, and a forward pass over mixed rows.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,13 +37,22 @@ class InferModel {
   InferModel(Device& device, ModelConfig config, DType dtype)
       : device_(device), config_(std::move(config)), dtype_(dtype) {}
   Batch fill_batch(std::span<const SequenceRows> rows);
+  Status enqueue_forward(const Batch& batch, int64_t wanted);
+  Status decode(const Batch& batch);
 
   Device& device_;
   ModelConfig config_;
   DType dtype_;
   std::vector<Group> groups_;
   Buffer weights_, cos_sin_, cache_, ints_, wanted_, logits_;
+  HostSide host_ints_;
   Slot slot_;
+  // A decoding pass of so many rows, recorded when its workspace was known.
+  struct Decoding {
+    int64_t workspace_moves = -1;
+    std::optional<Graph> graph;
+  };
+  std::map<int64_t, Decoding> decodings_;
   int slots_ = 0;
   int64_t capacity_ = 0, rows_max_ = 0;
 };

@@ -9,12 +9,13 @@ Result<BatchBuffer> BatchBuffer::make(Device& device, int64_t sequences, int64_t
   batch.device_ = device.id();
   // tokens, positions, targets [n]; q_begin [s+1]; kv_len, q_pos0, kv_pos0 [s]
   LLMOPS_ASSIGN(batch.memory_, device.alloc((3 * sequences * seq + 4 * sequences + 1) * 4, Category::staging));
+  LLMOPS_ASSIGN(batch.host_, HostSide::of(device, batch.memory_));
   return batch;
 }
 
-void BatchBuffer::fill(const Windows& windows, int64_t first, int64_t s) {
+void BatchBuffer::fill(Stream& stream, const Windows& windows, int64_t first, int64_t s) {
   const int64_t room = sequences_ * seq_;
-  auto* tokens = memory_.as<int32_t>();
+  auto* tokens = host_.as<int32_t>();
   int32_t *positions = tokens + room, *targets = positions + room, *begin = targets + room,
           *len = begin + sequences_ + 1;
   int32_t *q_pos0 = len + sequences_, *kv_pos0 = q_pos0 + sequences_;
@@ -31,8 +32,10 @@ void BatchBuffer::fill(const Windows& windows, int64_t first, int64_t s) {
     }
   }
   begin[s] = static_cast<int32_t>(n);
+  host_.push(stream);
   const auto view = [&](const int32_t* data, int64_t count) {
-    return dense_view(static_cast<const void*>(data), DType::i32, {count}, device_);
+    const void* on_device = memory_.as<int32_t>() + (data - host_.as<int32_t>());
+    return dense_view(on_device, DType::i32, {count}, device_);
   };
   batch_ = {.n = n,
             .s = s,

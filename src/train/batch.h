@@ -29,12 +29,14 @@ class BatchBuffer {
  public:
   // Room for `sequences` windows of `seq` inputs.
   static Result<BatchBuffer> make(Device& device, int64_t sequences, int64_t seq);
-  // Windows [first, first + count), each a sequence of its own from position 0. The previous batch's work must be done.
-  void fill(const Windows& windows, int64_t first, int64_t count);
+  // Enqueues windows [first, first + count), each a sequence of its own from position 0. The previous batch's work must be
+  // done.
+  void fill(Stream& stream, const Windows& windows, int64_t first, int64_t count);
   const Batch& batch() const { return batch_; }  // of the last fill
 
  private:
   Buffer memory_;
+  HostSide host_;
   Batch batch_;
   int64_t sequences_ = 0, seq_ = 0;
   DeviceId device_;

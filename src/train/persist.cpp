@@ -1,10 +1,13 @@
 #include "train/persist.h"
 
+#include "nn/fill.h"
+
 namespace llmops {
 namespace {
 
 constexpr StateKind kKinds[] = {StateKind::weight, StateKind::m, StateKind::v};
 
+// Of my slice of a group, on the device.
 float* base_of(const TrainState& state, StateKind kind, int group) {
   const int64_t count = state.slice(group).size();
   const TensorView view =
@@ -14,7 +17,35 @@ float* base_of(const TrainState& state, StateKind kind, int group) {
   return static_cast<float*>(view.data);
 }
 
+// The copies go through the device's compute stream: a save comes between two steps, and the next update must not overtake
+// it.
+class PinnedStaging final : public Staging {
+ public:
+  explicit PinnedStaging(Device& device) : device_(device) {}
+  Result<char*> reserve(int64_t bytes) override {
+    if (bytes > memory_.bytes()) {
+      memory_ = Buffer();
+      LLMOPS_ASSIGN(memory_, device_.alloc_host(bytes));
+    }
+    return memory_.as<char>();
+  }
+  void copy_rows(char* to, const void* from, int64_t from_pitch, int64_t row_bytes, int64_t rows) override {
+    device_.compute().copy_rows(to, row_bytes, from, from_pitch, row_bytes, rows);
+  }
+  Status finish() override { return device_.compute().sync(); }
+  int64_t bytes() const override { return memory_.bytes(); }
+
+ private:
+  Device& device_;
+  Buffer memory_;
+};
+
 }  // namespace
+
+std::unique_ptr<Staging> staging_of(Device& device) {
+  if (device.kind() == DeviceKind::cpu) return std::make_unique<Staging>();
+  return std::make_unique<PinnedStaging>(device);
+}
 
 std::vector<Chunk> chunks_of(const TrainState& state) {
   std::vector<Chunk> chunks;
@@ -35,29 +66,23 @@ std::vector<Chunk> chunks_of(const TrainState& state) {
 }
 
 Status restore(TrainState& state, const TensorSource& source, bool with_moments, Device& device) {
-  struct Read {
-    StateKind kind;
-    StoredBox stored;
-    float* out;
-  };
-  std::vector<Read> reads;
+  DeviceFill fill(device);
   for (StateKind kind : kKinds) {
     if (kind != StateKind::weight && !with_moments) continue;
     for (size_t g = 0; g < state.groups().size(); ++g) {
       const int group = static_cast<int>(g);
       const TrainState::Slice own = state.slice(group);
+      std::vector<DeviceFill::Part> parts;
       for (StoredBox& stored : stored_boxes(state.groups()[g], own.begin, own.end)) {
-        float* out = base_of(state, kind, group) + stored.offset - own.begin;
-        reads.push_back({kind, std::move(stored), out});
+        const int64_t at = (stored.offset - own.begin) * int64_t{sizeof(float)};
+        parts.push_back({at, [&source, kind, stored = std::move(stored)](void* out) {
+                           return source.read(kind, stored.logical, stored.box, DType::f32, out, stored.row_stride);
+                         }});
       }
+      LLMOPS_TRY(fill.add(base_of(state, kind, group), own.size() * int64_t{sizeof(float)}, std::move(parts)));
     }
   }
-  std::vector<Status> results(reads.size());
-  device.pool().parallel_for(static_cast<int64_t>(reads.size()), [&](int64_t i, int) {
-    const Read& r = reads[i];
-    results[i] = source.read(r.kind, r.stored.logical, r.stored.box, DType::f32, r.out, r.stored.row_stride);
-  });
-  for (const Status& status : results) LLMOPS_TRY(status);
+  LLMOPS_TRY(fill.flush());
   return state.publish_weights(device.compute());
 }
 

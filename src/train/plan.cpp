@@ -69,11 +69,29 @@ TrainPlan plan_of(const TrainOptions& o, int world) {
   return plan;
 }
 
+// Data sheets, collected in stas00/ml-engineering, compute/accelerator. Longer names first: "H200" begins with "H20".
+double gpu_peak_flops_per_s(std::string_view name, DType dtype) {
+  struct Row {
+    std::string_view part;
+    double bf16_tflops;
+  };
+  constexpr Row kRows[] = {{"GB300", 2500}, {"GB200", 2500},     {"B300", 2250},     {"B200", 2250}, {"GH200", 989.4},
+                           {"H200", 989.4}, {"H100 PCIe", 756},  {"H100 NVL", 835.5}, {"H100", 989.4}, {"H20", 148},
+                           {"A100", 312},   {"L40S", 362},       {"L40", 181},        {"L4", 121},     {"A40", 149.7},
+                           {"A10G", 70},    {"A10", 125}};
+  if (dtype != DType::bf16) return 0;
+  for (const Row& row : kRows)
+    if (name.find(row.part) != std::string_view::npos) return row.bf16_tflops * 1e12;
+  return 0;
+}
+
+int64_t matmul_peak_size(const Device& device) { return device.kind() == DeviceKind::cpu ? 512 : 4096; }
+
 double measure_matmul_flops_per_s(Device& device) {
-  constexpr int64_t kSize = 512;
-  const auto buffer = device.alloc(3 * kSize * kSize * 4, Category::workspace);
+  const int64_t size = matmul_peak_size(device);
+  const auto buffer = device.alloc(3 * size * size * 4, Category::workspace);
   if (!buffer.ok()) return 0;
-  const auto view = [&](int64_t i) { return buffer->view(DType::f32, {kSize, kSize}, i * kSize * kSize * 4); };
+  const auto view = [&](int64_t i) { return buffer->view(DType::f32, {size, size}, i * size * size * 4); };
   double best_s = 1e30;
   const double stop_s = monotonic_s() + 0.08;
   do {
@@ -93,7 +111,8 @@ double measure_matmul_flops_per_s(Device& device) {
     if (!status.ok() || !device.compute().sync().ok()) return 0;
     best_s = std::min(best_s, monotonic_s() - start_s);
   } while (monotonic_s() < stop_s);
-  return 2.0 * kSize * kSize * kSize / best_s;
+  const auto n = static_cast<double>(size);
+  return 2.0 * n * n * n / best_s;
 }
 
 }  // namespace llmops

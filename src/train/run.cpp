@@ -19,6 +19,8 @@ namespace llmops {
 
 namespace {
 
+constexpr double kSaveDeadline_s = 600;  // for the slowest rank's shard
+
 class Run {
  public:
   Run(Device& device, Communicator& comm, const Corpus& corpus, const TrainOptions& options, TrainObserver& observer,
@@ -41,6 +43,7 @@ class Run {
     if (status.ok() || status.code() == Code::interrupted) {
       if (Status saved = finish_save(); !saved.ok()) status = saved;
     }
+    if (status.code() == Code::peer) status = with_last_checkpoint(status);
     summary_.wall_s = monotonic_s() - start_s;
     summarize();
     if (status.ok() || agreed_) leave_together();
@@ -59,8 +62,12 @@ class Run {
     plan_.val_tokens = corpus_.tokens(Split::val);
     LLMOPS_ASSIGN(order_, SampleOrder::create(plan_.train_tokens, o_.seq, o_.seed));
     plan_.windows_per_epoch = order_.windows_per_epoch();
-    plan_.peak_flops_per_s = measure_matmul_flops_per_s(device_) * comm_.world();
-    if (!o_.out.empty()) saver_ = std::make_unique<ShardSaver>(o_.out);
+    const double peak = device_.kind() == DeviceKind::cpu ? measure_matmul_flops_per_s(device_)
+                                                          : gpu_peak_flops_per_s(device_.name(), o_.dtype);
+    plan_.peak_flops_per_s = peak * comm_.world();
+    LLMOPS_ASSIGN(vote_, device_.alloc(sizeof(double), Category::transient));
+    LLMOPS_ASSIGN(host_vote_, HostSide::of(device_, vote_));
+    if (!o_.out.empty()) saver_ = std::make_unique<ShardSaver>(o_.out, real_fs(), kSaveDeadline_s, staging_of(device_));
     return {};
   }
 
@@ -81,6 +88,7 @@ class Run {
     plan_.finished = step_ >= o_.steps;
     samples_ = step_ * o_.batch;
     if (root() && !o_.out.empty()) LLMOPS_TRY(open_logs());
+    LLMOPS_TRY(trainer_->gather_weights());
     LLMOPS_TRY(comm_.barrier(device_.compute()));
     return device_.compute().sync();
   }
@@ -262,17 +270,30 @@ class Run {
 
   // The highest value of any rank. Collective.
   Result<double> highest(double mine) {
-    LLMOPS_ASSIGN(const Buffer buffer, device_.alloc(sizeof(double), Category::transient));
-    *buffer.as<double>() = mine;
-    LLMOPS_TRY(comm_.all_reduce(device_.compute(), buffer.view(DType::f64, {1}), ReduceOp::max));
-    LLMOPS_TRY(device_.compute().sync());
-    return *buffer.as<double>();
+    Stream& stream = device_.compute();
+    *host_vote_.as<double>() = mine;
+    host_vote_.push(stream);
+    LLMOPS_TRY(comm_.all_reduce(stream, vote_.view(DType::f64, {1}), ReduceOp::max));
+    host_vote_.pull(stream);
+    LLMOPS_TRY(stream.sync());
+    return *host_vote_.as<double>();
   }
 
   Status finish_save() {
     if (!saver_) return {};
     LLMOPS_ASSIGN(const bool saved, drain_saves());
     return saved ? Status() : save_failure();
+  }
+
+  // A device or a peer is gone, and with it what was done since.
+  Status with_last_checkpoint(const Status& status) const {
+    if (!root() || o_.out.empty()) return status;
+    return {status.code(), status.message() + "; " + last_good_step()};
+  }
+  // A step that is there is whole: it was renamed when it was.
+  std::string last_good_step() const {
+    const auto steps = list_steps(o_.out);
+    return steps.ok() && !steps->empty() ? "the last good step is " + steps->back().path : "no step was saved before";
   }
 
   // All ranks come here together; of those whose shard failed, the first says why.
@@ -287,10 +308,7 @@ class Run {
       if (auto dir = Dir::open(o_.out); dir.ok())
         if (Status removed = remove_leftovers(*dir); !removed.ok()) warn(removed.message());
     if (speaks != -comm_.rank()) return io_error("");
-    const auto steps = list_steps(o_.out);
-    const bool has_step = steps.ok() && !steps->empty();
-    return io_error(fmt::format("{}; {}", mine.message(),
-                                has_step ? "the last good step is " + steps->back().path : "no step was saved before"));
+    return io_error(fmt::format("{}; {}", mine.message(), last_good_step()));
   }
 
   Status not_finite(const StepResult& result) {
@@ -343,6 +361,8 @@ class Run {
   std::unique_ptr<TrainState> state_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<ShardSaver> saver_;
+  Buffer vote_;
+  HostSide host_vote_;
   Status save_status_;   // of my shard: the first failure
   bool agreed_ = false;  // the run ends early and every rank knows it
   SampleOrder order_;

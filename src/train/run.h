@@ -56,7 +56,7 @@ struct TrainPlan {
   int64_t params = 0, tokens_per_step = 0, start_step = 0, micro_batch = 0;
   int64_t train_tokens = 0, val_tokens = 0, windows_per_epoch = 0;
   double flops_per_step = 0;
-  double peak_flops_per_s = 0;  // MFU's denominator: matmul rate measured at the start, all ranks
+  double peak_flops_per_s = 0;  // MFU's denominator (train/peak.h), all ranks; 0: none is known
   int64_t checkpoint_bytes = 0;
   std::vector<std::pair<std::string, int64_t>> memory_bytes;  // per rank, by category
   bool finished = false;                                      // the step resumed from is the last one

@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "kernels/ops.h"
+#include "nn/fill.h"
 #include "train/init.h"
 
 namespace llmops {
@@ -59,23 +60,33 @@ TensorView TrainState::param(int group, int64_t begin, int64_t count) const {
 
 Status TrainState::init_weights(uint64_t seed) {
   constexpr int64_t kGrain = 1 << 15;
+  DeviceFill fill(*device_);
   for (size_t g = 0; g < groups_.size(); ++g) {
     const int group = static_cast<int>(g);
     const Slice own = slices_[group];
+    std::vector<DeviceFill::Part> parts;
     for (const StoredBox& stored : stored_boxes(groups_[g], own.begin, own.end)) {
       const LogicalTensor& tensor = tensors_[stored.logical];
-      const int64_t width = tensor.shape.back(), count = stored.box.extent.back();
+      const int64_t width = tensor.shape.back(), count = stored.box.extent.back(), stride = stored.row_stride;
       const int64_t row_count = elems_of(stored.box.extent) / count;
       const int64_t first_row = stored.box.offset.size() > 1 ? stored.box.offset[0] : 0,
                     column = stored.box.offset.back();
-      float* out = static_cast<float*>(param(group, 0, own.size()).data) + stored.offset - own.begin;
-      const int64_t rows_per_task = std::max<int64_t>(1, kGrain / count);
-      device_->pool().parallel_for(ceil_div(row_count, rows_per_task), [&](int64_t task, int) {
-        for (int64_t row = task * rows_per_task; row < std::min(row_count, (task + 1) * rows_per_task); ++row)
-          initial_values(tensor, seed, (first_row + row) * width + column, count, out + row * stored.row_stride);
-      });
+      const int64_t rows_per_part = std::max<int64_t>(1, kGrain / count);
+      for (int64_t begin = 0; begin < row_count; begin += rows_per_part) {
+        const int64_t rows = std::min(rows_per_part, row_count - begin);
+        const int64_t at = stored.offset - own.begin + begin * stride;
+        const int64_t first = (first_row + begin) * width + column;
+        parts.push_back({at * int64_t{sizeof(float)}, [=, &tensor](void* out) {
+                           for (int64_t row = 0; row < rows; ++row)
+                             initial_values(tensor, seed, first + row * width, count,
+                                            static_cast<float*>(out) + row * stride);
+                           return Status();
+                         }});
+      }
     }
+    LLMOPS_TRY(fill.add(param(group, 0, own.size()).data, own.size() * int64_t{sizeof(float)}, std::move(parts)));
   }
+  LLMOPS_TRY(fill.flush());
   return publish_weights(device_->compute());
 }
 

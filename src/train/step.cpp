@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <tuple>
 
 #include "layout/schedule.h"
+#include "nn/fill.h"
 
 namespace llmops {
 namespace {
@@ -41,15 +41,18 @@ Result<std::unique_ptr<Trainer>> Trainer::make(Device& device, Communicator& com
   LLMOPS_ASSIGN(t.batch_, BatchBuffer::make(device, micro_batch, seq));
   LLMOPS_ASSIGN(t.control_, device.alloc(4 * sizeof(float), Category::transient));
   LLMOPS_ASSIGN(t.loss_sum_, device.alloc(sizeof(double), Category::transient));
+  LLMOPS_ASSIGN(t.host_control_, HostSide::of(device, t.control_));
+  LLMOPS_ASSIGN(t.host_loss_sum_, HostSide::of(device, t.loss_sum_));
   if (!config.learned_positions) {
     const std::vector<float> table = rope_table(config, seq);
     LLMOPS_ASSIGN(t.cos_sin_, device.alloc(static_cast<int64_t>(table.size()) * 4, Category::transient));
-    std::memcpy(t.cos_sin_.data(), table.data(), table.size() * sizeof(float));
+    LLMOPS_TRY(fill_from(device, t.cos_sin_, table));
   }
   for (const Group& group : state.groups()) t.blocks_ += blocks_of(group);
   t.shards_ = std::max(state.parallel().shards, state.parallel().dp);
   const int64_t scalars = t.shards_ + t.blocks_ + static_cast<int64_t>(Flag::kCount) * comm.world();
   LLMOPS_ASSIGN(t.scalars_, comm.alloc(scalars * 8, Category::comm));
+  LLMOPS_ASSIGN(t.host_scalars_, HostSide::of(device, t.scalars_.data(), t.scalars_.bytes()));
   if (comm.world() > 1 && state.parallel().zero == 1) {
     std::vector<Bucket> buckets;
     int64_t offset = 0;
@@ -100,25 +103,25 @@ Status Trainer::backward(const BlockCtx& ctx, const Batch& batch, float scale) {
 
 // The gradient of one shard, into the level of the fold tree where it meets its left neighbours: level t for a shard
 // whose local number ends in t ones (the next free one of a binary counter).
-Status Trainer::shard_gradient(const Windows& windows, int shard, int shard_count, float scale, double* loss_at) {
+Status Trainer::shard_gradient(const Windows& windows, int shard, int shard_count, float scale) {
   const int level = std::countr_one(static_cast<unsigned>(shard));
   const int64_t count = windows.count();
   const int64_t micro_batches = (count + micro_batch_ - 1) / micro_batch_;
-  *loss_at = 0;
+  const int64_t loss_at = (shard_count * comm_.rank() + shard) * static_cast<int64_t>(sizeof(double));
   for (const Action& action : schedule_single_chunk(static_cast<int>(micro_batches))) {
     const int64_t first = action.micro_batch * micro_batch_, size = std::min(micro_batch_, count - first);
     BlockCtx ctx = context(state_.grads(level), action.micro_batch > 0);
     if (action.micro_batch + 1 == micro_batches)
       ctx.grad_ready = [=, this](int group) { return group_ready(group, level, shard, shard_count); };
     if (action.kind == Action::Kind::forward) {
-      batch_.fill(windows, first, size);
+      batch_.fill(ctx.stream, windows, first, size);
       LLMOPS_TRY(forward(ctx, batch_.batch()));
       continue;
     }
     const Batch& batch = batch_.batch();
     LLMOPS_TRY(backward(ctx, batch, scale));
     LLMOPS_TRY(sum(ctx.stream, {.x = head_(Act::losses, batch.n),
-                                .out = dense_view(static_cast<void*>(loss_at), DType::f64, {1}, device_.id()),
+                                .out = scalars_.view(DType::f64, {1}, loss_at),
                                 .accumulate = true}));
     LLMOPS_TRY(ctx.stream.sync());  // the next micro-batch refills the buffers that this one's work reads
   }
@@ -158,28 +161,29 @@ Status Trainer::reduce_rest() {
 
 // Losses, square sums of the part of the gradient that is mine, and flags: one all-reduce in which every place but one
 // rank's is 0.
-Status Trainer::reduce_scalars(int shard_count, const Flags& flags) {
-  Stream& stream = device_.compute();
-  auto* all = scalars_.as<double>();
-  double* blocks = all + shards_;
-  double* flag_rows = blocks + blocks_;
-  const int first = shard_count * comm_.rank();
-  std::fill(all, all + first, 0.0);
-  std::fill(all + first + shard_count, blocks, 0.0);
-  std::fill(blocks, flag_rows + flags.size() * comm_.world(), 0.0);
+void Trainer::clear_scalars(const Flags& flags) {
+  auto* all = host_scalars_.as<double>();
+  double* flag_rows = all + shards_ + blocks_;
+  std::fill(all, flag_rows + flags.size() * comm_.world(), 0.0);
   std::copy(flags.begin(), flags.end(), flag_rows + flags.size() * comm_.rank());
+  host_scalars_.push(device_.compute());
+}
+
+Status Trainer::reduce_scalars() {
+  Stream& stream = device_.compute();
   const FlatView grads = state_.grads(state_.levels() - 1);
   int64_t block = 0;
   for (size_t g = 0; g < state_.groups().size(); ++g) {
     const int64_t count = state_.groups()[g].elems / comm_.world(), begin = count * comm_.rank();
-    double* out = blocks + block + begin / kGroupBlock;
+    const int64_t at = (shards_ + block + begin / kGroupBlock) * static_cast<int64_t>(sizeof(double));
     LLMOPS_TRY(square_sums(
         stream, {.x = grads.range(static_cast<int>(g), begin, count),
-                 .sums = dense_view(static_cast<void*>(out), DType::f64, {count / kGroupBlock}, device_.id())}));
+                 .sums = scalars_.view(DType::f64, {count / kGroupBlock}, at)}));
     block += blocks_of(state_.groups()[g]);
   }
-  const int64_t scalars = shards_ + blocks_ + static_cast<int64_t>(flags.size()) * comm_.world();
-  if (comm_.world() > 1) LLMOPS_TRY(comm_.all_reduce(stream, scalars_.view(DType::f64, {scalars})));
+  if (comm_.world() > 1)
+    LLMOPS_TRY(comm_.all_reduce(stream, scalars_.view(DType::f64, {scalars_.bytes() / int64_t{sizeof(double)}})));
+  host_scalars_.pull(stream);
   return {};
 }
 
@@ -211,9 +215,19 @@ Status Trainer::update(int64_t step, double lr, const AdamwOptions& o) {
     }
     if (exchange_) LLMOPS_TRY(exchange_->publish_slice(stream, group));
   }
+  return gather_slices();
+}
+
+Status Trainer::gather_slices() {
   for (size_t g = 0; exchange_ && g < state_.groups().size(); ++g)
-    LLMOPS_TRY(exchange_->gather_slices(stream, static_cast<int>(g), state_.weight_buffer(), state_.dtype()));
+    LLMOPS_TRY(exchange_->gather_slices(device_.compute(), static_cast<int>(g), state_.weight_buffer(), state_.dtype()));
   return {};
+}
+
+Status Trainer::gather_weights() {
+  for (size_t g = 0; exchange_ && g < state_.groups().size(); ++g)
+    LLMOPS_TRY(exchange_->publish_slice(device_.compute(), static_cast<int>(g)));
+  return gather_slices();
 }
 
 Result<StepResult> Trainer::step(const std::vector<Windows>& windows, int64_t valid_tokens, int64_t step, double lr,
@@ -222,14 +236,15 @@ Result<StepResult> Trainer::step(const std::vector<Windows>& windows, int64_t va
   const int shard_count = static_cast<int>(windows.size());
   const CommTime before = comm_.time();
   const float scale = static_cast<float>(1.0 / static_cast<double>(valid_tokens));
-  auto* losses = scalars_.as<double>();
+  clear_scalars(flags);
   for (int shard = 0; shard < shard_count; ++shard)
-    LLMOPS_TRY(shard_gradient(windows[shard], shard, shard_count, scale, losses + shard_count * comm_.rank() + shard));
+    LLMOPS_TRY(shard_gradient(windows[shard], shard, shard_count, scale));
   LLMOPS_TRY(reduce_rest());
-  LLMOPS_TRY(reduce_scalars(shard_count, flags));
+  LLMOPS_TRY(reduce_scalars());
   LLMOPS_TRY(stream.sync());
 
   StepResult result;
+  const auto* losses = host_scalars_.as<double>();
   const double* blocks = losses + shards_;
   result.loss = tree_sum(losses, shards_) / static_cast<double>(valid_tokens);
   for (int shard = 0; shard < shards_ && result.bad_shard < 0; ++shard)
@@ -239,12 +254,13 @@ Result<StepResult> Trainer::step(const std::vector<Windows>& windows, int64_t va
       result.flags[i] = std::max(result.flags[i],
                                  blocks[blocks_ + rank * static_cast<int64_t>(flags.size()) + static_cast<int64_t>(i)]);
   LLMOPS_TRY(
-      clip_scale(stream, {.sums = dense_view(static_cast<const void*>(blocks), DType::f64, {blocks_}, device_.id()),
+      clip_scale(stream, {.sums = scalars_.view(DType::f64, {blocks_}, shards_ * int64_t{sizeof(double)}),
                           .control = control_.view(DType::f32, {4}),
                           .clip = static_cast<float>(options.clip)}));
   if (result.bad_shard < 0) LLMOPS_TRY(update(step, lr, options));
+  host_control_.pull(stream);
   LLMOPS_TRY(stream.sync());
-  const auto* control = control_.as<float>();
+  const auto* control = host_control_.as<float>();
   result.grad_norm = control[0];
   result.bad_block = static_cast<int64_t>(control[3]);
   result.finite = result.bad_shard < 0 && control[2] != 0;
@@ -255,11 +271,12 @@ Result<StepResult> Trainer::step(const std::vector<Windows>& windows, int64_t va
 
 Result<double> Trainer::loss_sum(const Windows& windows) {
   Stream& stream = device_.compute();
-  auto* total = loss_sum_.as<double>();
+  auto* total = host_loss_sum_.as<double>();
   *total = 0;
+  host_loss_sum_.push(stream);
   const BlockCtx ctx = context({}, false);
   for (int64_t first = 0; first < windows.count(); first += micro_batch_) {
-    batch_.fill(windows, first, std::min(micro_batch_, windows.count() - first));
+    batch_.fill(stream, windows, first, std::min(micro_batch_, windows.count() - first));
     const Batch& batch = batch_.batch();
     LLMOPS_TRY(forward(ctx, batch));
     LLMOPS_TRY(head_loss(ctx, batch, head_, scratch_, 0.0f, {}));
@@ -268,6 +285,7 @@ Result<double> Trainer::loss_sum(const Windows& windows) {
     LLMOPS_TRY(stream.sync());
   }
   if (comm_.world() > 1) LLMOPS_TRY(comm_.all_reduce(stream, loss_sum_.view(DType::f64, {1})));
+  host_loss_sum_.pull(stream);
   LLMOPS_TRY(stream.sync());
   return *total;
 }
@@ -284,15 +302,19 @@ std::string Trainer::tensor_of_block(int64_t block) const {
   return "unknown";
 }
 
+// A block's square sum is finite if and only if its elements are.
 Result<int> Trainer::rank_of_bad_gradient() {
-  const FlatView grads = state_.grads(state_.levels() - 1);
-  const auto* g = static_cast<const float*>(grads.all().data);
-  const int64_t count = grads.all().dim[0];
-  auto* first = loss_sum_.as<double>();
-  *first = comm_.world();
-  if (!std::all_of(g, g + count, [](float x) { return std::isfinite(x); })) *first = comm_.rank();
   Stream& stream = device_.compute();
+  LLMOPS_TRY(square_sums(stream, {.x = state_.grads(state_.levels() - 1).all(),
+                                  .sums = scalars_.view(DType::f64, {blocks_}, shards_ * int64_t{sizeof(double)})}));
+  host_scalars_.pull(stream);
+  LLMOPS_TRY(stream.sync());
+  const double* blocks = host_scalars_.as<double>() + shards_;
+  auto* first = host_loss_sum_.as<double>();
+  *first = std::all_of(blocks, blocks + blocks_, [](double x) { return std::isfinite(x); }) ? comm_.world() : comm_.rank();
+  host_loss_sum_.push(stream);
   if (comm_.world() > 1) LLMOPS_TRY(comm_.all_reduce(stream, loss_sum_.view(DType::f64, {1}), ReduceOp::min));
+  host_loss_sum_.pull(stream);
   LLMOPS_TRY(stream.sync());
   return *first < comm_.world() ? static_cast<int>(*first) : -1;
 }

@@ -48,6 +48,8 @@ class Trainer {
   // all ranks. step counts from 1 (AdamW's bias correction).
   Result<StepResult> step(const std::vector<Windows>& windows, int64_t valid_tokens, int64_t step, double lr,
                           const AdamwOptions& options, const Flags& flags);
+  // All ranks' slices of the weights into everybody's own; after initial or restored weights, of which a rank has its part.
+  Status gather_weights();
   // Sum of token losses of my windows (validation), all ranks together; tokens: of all ranks.
   Result<double> loss_sum(const Windows& windows);
   // The name of the tensor that holds a block of gradient elements (StepResult::bad_block).
@@ -59,10 +61,12 @@ class Trainer {
   Trainer(Device& device, Communicator& comm, TrainState& state) : device_(device), comm_(comm), state_(state) {}
   Status forward(const BlockCtx& ctx, const Batch& batch);
   Status backward(const BlockCtx& ctx, const Batch& batch, float scale);
-  Status shard_gradient(const Windows& windows, int shard, int shard_count, float scale, double* loss_at);
+  void clear_scalars(const Flags& flags);
+  Status shard_gradient(const Windows& windows, int shard, int shard_count, float scale);
   Status group_ready(int group, int level, int shard, int shard_count);
   Status reduce_rest();
-  Status reduce_scalars(int shard_count, const Flags& flags);
+  Status reduce_scalars();
+  Status gather_slices();
   Status update(int64_t step, double lr, const AdamwOptions& options);
   BlockCtx context(FlatView grads, bool accumulate) const;
 
@@ -75,6 +79,7 @@ class Trainer {
   BatchBuffer batch_;
   Buffer cos_sin_, control_, loss_sum_;
   SharedBuffer scalars_;  // f64: losses of all shards, square sums of all blocks, flags
+  HostSide host_control_, host_loss_sum_, host_scalars_;
   int shards_ = 1;
   int64_t blocks_ = 0;
   std::unique_ptr<GradientExchange> exchange_;  // null with one rank or zero = 0

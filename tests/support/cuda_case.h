@@ -13,6 +13,8 @@ inline const std::vector<simt::Schedule>& schedules() {
   return all;
 }
 
+inline const bool kDeviceIsThere = (simt::set_device_count(1), true);
+
 inline std::unique_ptr<Device> open_cuda_device() {
   auto device = Device::open_cuda(0);
   REQUIRE_MESSAGE(device.ok(), device.status().message());

@@ -7,6 +7,8 @@
 //   - a missing sync or event: kernels and copies run late, streams interleaved in the schedule's order;
 //   - a barrier or a warp operation that not all of its threads reach: a report of who waits for what;
 //   - an asynchronous copy into shared memory that is not waited for: its target is NaN from the call to the wait.
+// The whole program finds it as a machine: LLMOPS_SIMT_DEVICES and LLMOPS_SIMT_MEMORY_BYTES in the environment say what is
+// there, LLMOPS_SIMT_INJECT what goes wrong (simt_device.cpp).
 // It does not model memory ordering within a block that runs, bank conflicts, or blocks that run at the same time. One host
 // thread at a time uses it. Atomics on floats are left out on purpose: their order would not be fixed.
 #pragma once
@@ -51,33 +53,61 @@ enum cudaError_t {
   cudaErrorNoDevice = 100,
   cudaErrorNotReady = 600,
   cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureUnsupported = 900,
 };
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
+enum cudaMemPoolAttr { cudaMemPoolAttrReleaseThreshold = 4 };
 constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocDefault = 0;
+struct cudaUUID_t {
+  char bytes[16];
+};
+struct cudaDeviceProp {
+  char name[256];
+  cudaUUID_t uuid;
+  size_t totalGlobalMem;
+};
+
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 
 namespace simt {
 struct Stream;
 struct Event;
+struct Graph;
 }  // namespace simt
 using cudaStream_t = simt::Stream*;
 using cudaEvent_t = simt::Event*;
+using cudaMemPool_t = void*;
+using cudaGraph_t = simt::Graph*;
+using cudaGraphExec_t = simt::Graph*;
 
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);  // of a launch failure: the shim's report
 cudaError_t cudaGetLastError();
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int index);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 cudaError_t cudaDeviceSynchronize();
-cudaError_t cudaMalloc(void** data, size_t bytes);
-cudaError_t cudaFree(void* data);
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int index);
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value);
+cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t stream);
+cudaError_t cudaFreeAsync(void* data, cudaStream_t stream);
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void* data);
-cudaError_t cudaMemset(void* data, int value, size_t bytes);
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);
@@ -91,6 +121,18 @@ cudaError_t launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_byt
                    std::function<void()> kernel);
 void* block_shared(size_t bytes);
 
+// --- For other libraries of the device (simt_nccl.cpp): work of a stream that goes on elsewhere. start() runs in the
+// stream's turn, with device memory open; then done() is asked, without, until it is true; then finish() runs. A report
+// ends the stream.
+
+struct External {
+  std::function<std::string()> start;
+  std::function<bool()> done;
+  std::function<std::string()> finish;
+};
+cudaError_t enqueue_external(cudaStream_t stream, External external);
+std::string outside_memory(const void* data, size_t bytes);  // "" when the bytes lie in one allocation
+
 // --- For tests.
 
 enum class Order : uint8_t { forward, reverse, seeded };
@@ -99,8 +141,9 @@ struct Schedule {
   uint64_t seed = 0;
 };
 void set_schedule(Schedule schedule);
+void set_device_count(int devices);              // else LLMOPS_SIMT_DEVICES of the environment, else there is no driver
 void set_device_count_error(cudaError_t error);  // what a machine without a driver or a GPU answers
-void reset();  // forgets queued work and a failure; device memory stays
+void reset();  // forgets queued work, and a failure with the memory of the device that failed
 
 // --- Warp operations: a rendezvous of the lanes of a mask.
 

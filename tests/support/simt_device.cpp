@@ -9,6 +9,8 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
+#include <thread>
 
 #include "support/simt_internal.h"
 
@@ -20,34 +22,71 @@ struct Event {
 };
 
 struct Item {
-  enum class Kind : uint8_t { work, record, wait } kind;
+  enum class Kind : uint8_t { work, record, wait, external } kind;
   std::function<std::string()> work;  // "" or a report
   std::shared_ptr<Event> event;
   uint64_t count = 0;  // of the record
+  std::shared_ptr<External> external = nullptr;
+  bool started = false;  // of the external work
+};
+// Recorded work, which is started by being queued again.
+struct Graph {
+  std::vector<std::function<std::string()>> work;
 };
 struct Stream {
   std::deque<Item> queue;
+  std::unique_ptr<Graph> recording = nullptr;
 };
 
 namespace {
 
 constexpr size_t kArenaBytes = size_t{4} << 30;  // of address space
 constexpr size_t kRedZone = 256;
-constexpr size_t kAlign = 256;  // as cudaMalloc
+constexpr size_t kAlign = 256;  // as cudaMallocAsync
+
+// What the whole program is told from outside, as a machine would have it. Tests of kernels say it themselves.
+size_t number_from_env(const char* name, size_t otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
 
 size_t padded(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// LLMOPS_SIMT_INJECT=launch@DEVICE:N, hang@DEVICE:N or alloc@DEVICE:N: what fails, or never ends, when it comes to the N-th
+// on that device.
+struct Injection {
+  std::string what;
+  int device = -1;
+  int64_t number = 0;
+  bool is(const char* name, int on, int64_t count) const { return what == name && device == on && number == count; }
+};
+Injection injection() {
+  const char* const text = std::getenv("LLMOPS_SIMT_INJECT");
+  char what[8] = {};
+  int device = 0;
+  long number = 0;
+  if (text == nullptr || std::sscanf(text, "%7[a-z]@%d:%ld", what, &device, &number) != 3) return {};
+  return {what, device, number};
+}
 
 struct State {
   State();
   std::byte* arena;
   size_t used = 0;                    // reused only when all is free, so that a use after free is found
   std::map<std::byte*, size_t> live;  // bytes of each allocation
+  std::set<void*> pinned;             // of the host; what a failed device leaves is no leak
   Stream default_stream;
   std::vector<Stream*> streams = {&default_stream};
   std::map<Event*, std::shared_ptr<Event>> events;
   Schedule schedule;
   std::mt19937_64 random;
-  cudaError_t count_error = cudaSuccess;
+  int devices = static_cast<int>(number_from_env("LLMOPS_SIMT_DEVICES", 0));
+  size_t memory_bytes = std::min(kArenaBytes, number_from_env("LLMOPS_SIMT_MEMORY_BYTES", kArenaBytes));
+  Injection inject = injection();
+  int device = 0;  // that is set
+  int64_t launches = 0, allocations = 0;
+  bool blocking = number_from_env("CUDA_LAUNCH_BLOCKING", 0) != 0;
+  cudaError_t count_error = std::getenv("LLMOPS_SIMT_DEVICES") != nullptr ? cudaSuccess : cudaErrorInsufficientDriver;
   std::string report;  // of the first failure; it sticks
   struct sigaction before;
 };
@@ -106,26 +145,38 @@ std::string written_outside() {
   return "";
 }
 
+void run_open(const std::function<std::string()>& work) {
+  State& s = state();
+  protect(PROT_READ | PROT_WRITE);
+  s.report = work();
+  if (s.report.empty()) s.report = written_outside();
+  protect(PROT_NONE);
+}
+
 void run_item(Stream& stream) {
   State& s = state();
+  if (Item& first = stream.queue.front(); first.kind == Item::Kind::external && !first.started && s.report.empty()) {
+    first.started = true;
+    return run_open(first.external->start);
+  }
   Item item = std::move(stream.queue.front());
   stream.queue.pop_front();
   if (item.kind == Item::Kind::record) item.event->reached = std::max(item.event->reached, item.count);
-  if (item.kind != Item::Kind::work || !s.report.empty()) return;
-  protect(PROT_READ | PROT_WRITE);
-  s.report = item.work();
-  if (s.report.empty()) s.report = written_outside();
-  protect(PROT_NONE);
+  if (!s.report.empty()) return;
+  if (item.kind == Item::Kind::work) run_open(item.work);
+  if (item.kind == Item::Kind::external) run_open(item.external->finish);
 }
 
 bool ready(const Stream& stream) {
   if (stream.queue.empty()) return false;
   const Item& item = stream.queue.front();
+  if (item.kind == Item::Kind::external)
+    return !state().report.empty() || !item.started || item.external->done();
   return item.kind != Item::Kind::wait || item.event->reached >= item.count;
 }
 
-// Runs one item of the stream that comes first in the schedule's order. Something can always run: an event is recorded
-// before it can be waited for.
+// Runs one item of the stream that comes first in the schedule's order. When none can run, all streams wait, at last, for
+// external work: an event is recorded before it can be waited for.
 bool run_one() {
   State& s = state();
   for (const unsigned i : in_order(static_cast<unsigned>(s.streams.size())))
@@ -134,8 +185,8 @@ bool run_one() {
 }
 
 cudaError_t drain(const Stream& stream) {
-  while (!stream.queue.empty() && run_one()) {
-  }
+  while (!stream.queue.empty())
+    if (!run_one()) std::this_thread::sleep_for(std::chrono::microseconds(50));
   return state().report.empty() ? cudaSuccess : cudaErrorLaunchFailure;
 }
 
@@ -143,6 +194,10 @@ Stream& stream_of(cudaStream_t stream) { return stream != nullptr ? *stream : st
 
 cudaError_t enqueue(cudaStream_t stream, std::function<std::string()> work) {
   if (!state().report.empty()) return cudaErrorLaunchFailure;
+  if (Graph* const recording = stream_of(stream).recording.get()) {
+    recording->work.push_back(std::move(work));
+    return cudaSuccess;
+  }
   stream_of(stream).queue.push_back({Item::Kind::work, std::move(work), nullptr, 0});
   return cudaSuccess;
 }
@@ -162,11 +217,34 @@ void set_schedule(Schedule schedule) {
   state().random.seed(schedule.seed);
 }
 
+cudaError_t enqueue_external(cudaStream_t stream, External external) {
+  if (!state().report.empty()) return cudaErrorLaunchFailure;
+  Item item{Item::Kind::external, {}, nullptr, 0};
+  item.external = std::make_shared<External>(std::move(external));
+  stream_of(stream).queue.push_back(std::move(item));
+  return cudaSuccess;
+}
+
+std::string outside_memory(const void* data, size_t bytes) {
+  const auto* at = static_cast<const std::byte*>(data);
+  for (const auto& [begin, size] : state().live)
+    if (at >= begin && at + bytes <= begin + size) return "";
+  return bytes == 0 ? "" : std::to_string(bytes) + " bytes that lie in no allocation of the device";
+}
+
+void set_device_count(int devices) {
+  state().devices = devices;
+  state().count_error = cudaSuccess;
+}
 void set_device_count_error(cudaError_t error) { state().count_error = error; }
 
 void reset() {
-  for (Stream* stream : state().streams) stream->queue.clear();
-  state().report.clear();
+  State& s = state();
+  for (Stream* stream : s.streams) stream->queue.clear();
+  if (s.report.empty()) return;
+  s.report.clear();
+  s.live.clear();  // a device that failed gives nothing back
+  s.used = 0;
 }
 
 cudaError_t launch(cudaStream_t stream, dim3 grid, dim3 size, size_t shared_bytes, const char* name,
@@ -175,7 +253,14 @@ cudaError_t launch(cudaStream_t stream, dim3 grid, dim3 size, size_t shared_byte
   const bool fits = threads >= 1 && threads <= kThreadsMax && grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 &&
                     grid.y <= 65535 && grid.z >= 1 && grid.z <= 65535 && shared_bytes <= kSharedBytesMax;
   if (!fits) return cudaErrorInvalidConfiguration;
-  return enqueue(stream, [run_it = Launch{name, grid, size, shared_bytes, std::move(kernel)}] { return run(run_it); });
+  State& s = state();
+  ++s.launches;
+  if (s.inject.is("hang", s.device, s.launches))
+    return enqueue_external(stream, {[] { return std::string(); }, [] { return false; }, [] { return std::string(); }});
+  if (s.inject.is("launch", s.device, s.launches)) return enqueue(stream, [] { return std::string("injected failure"); });
+  const cudaError_t error =
+      enqueue(stream, [run_it = Launch{name, grid, size, shared_bytes, std::move(kernel)}] { return run(run_it); });
+  return error == cudaSuccess && state().blocking ? drain(stream_of(stream)) : error;
 }
 
 }  // namespace simt
@@ -192,6 +277,7 @@ const char* cudaGetErrorName(cudaError_t error) {
     case cudaErrorNoDevice: return "cudaErrorNoDevice";
     case cudaErrorNotReady: return "cudaErrorNotReady";
     case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
   }
   return "unknown";
 }
@@ -201,10 +287,25 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaGetLastError() { return state().report.empty() ? cudaSuccess : cudaErrorLaunchFailure; }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = state().count_error == cudaSuccess ? 1 : 0;
-  return state().count_error;
+  *count = state().count_error == cudaSuccess ? state().devices : 0;
+  if (state().count_error != cudaSuccess) return state().count_error;
+  return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
-cudaError_t cudaSetDevice(int index) { return index == 0 ? cudaSuccess : cudaErrorInvalidValue; }
+cudaError_t cudaSetDevice(int index) {
+  if (index < 0 || index >= state().devices) return cudaErrorInvalidValue;
+  return state().device = index, cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
+  if (index < 0 || index >= state().devices) return cudaErrorInvalidValue;
+  *properties = {"SIMT shim", {}, state().memory_bytes};
+  properties->uuid.bytes[15] = static_cast<char>(index);
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *total = state().memory_bytes;
+  *free = *total - std::min(*total, state().used);
+  return cudaSuccess;
+}
 
 cudaError_t cudaDeviceSynchronize() {
   cudaError_t error = cudaSuccess;
@@ -212,10 +313,19 @@ cudaError_t cudaDeviceSynchronize() {
   return error;
 }
 
-cudaError_t cudaMalloc(void** data, size_t bytes) {
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int index) {
+  *pool = nullptr;
+  return index >= 0 && index < state().devices ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+
+// The memory is there at once; what is in it, and its end, come in the stream's order.
+cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t) {
   auto& s = state();
+  if (!s.report.empty()) return cudaErrorLaunchFailure;
   if (bytes == 0) return *data = nullptr, cudaSuccess;
-  if (bytes > simt::kArenaBytes || s.used + 2 * simt::kRedZone + simt::padded(bytes) > simt::kArenaBytes)
+  if (s.inject.is("alloc", s.device, ++s.allocations)) return cudaErrorMemoryAllocation;
+  if (bytes > s.memory_bytes || s.used + 2 * simt::kRedZone + simt::padded(bytes) > s.memory_bytes)
     return cudaErrorMemoryAllocation;
   simt::watch_host_access();
   std::byte* const zone = s.arena + s.used;
@@ -233,16 +343,17 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   return cudaSuccess;
 }
 
-cudaError_t cudaFree(void* data) {
-  auto& s = state();
+cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   if (data == nullptr) return cudaSuccess;
-  const auto found = s.live.find(static_cast<std::byte*>(data));
-  if (found == s.live.end()) return cudaErrorInvalidValue;
-  const cudaError_t error = cudaDeviceSynchronize();
-  ASAN_POISON_MEMORY_REGION(found->first, found->second);
-  s.live.erase(found);
-  if (s.live.empty()) s.used = 0;
-  return error;
+  if (!state().live.contains(static_cast<std::byte*>(data))) return cudaErrorInvalidValue;
+  return simt::enqueue(stream, [=] {
+    auto& s = state();
+    const auto found = s.live.find(static_cast<std::byte*>(data));
+    ASAN_POISON_MEMORY_REGION(found->first, found->second);
+    s.live.erase(found);
+    if (s.live.empty()) s.used = 0;
+    return std::string();
+  });
 }
 
 // Plain memory: host and kernels reach it. Fresh, it holds what it happens to; a test shall not see zeros by chance.
@@ -250,15 +361,28 @@ cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
   *data = std::aligned_alloc(simt::kAlign, simt::padded(bytes));
   if (*data == nullptr) return cudaErrorMemoryAllocation;
   std::memset(*data, 0xff, bytes);
+  state().pinned.insert(*data);
   return cudaSuccess;
 }
-cudaError_t cudaFreeHost(void* data) { return std::free(data), cudaSuccess; }
+cudaError_t cudaFreeHost(void* data) {
+  if (state().pinned.erase(data) == 0) return cudaErrorInvalidValue;
+  return std::free(data), cudaSuccess;
+}
 
-cudaError_t cudaMemset(void* data, int value, size_t bytes) {
-  return simt::enqueue(nullptr, [=] { return std::memset(data, value, bytes), std::string(); });
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
+  return simt::enqueue(stream, [=] { return std::memset(data, value, bytes), std::string(); });
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   return simt::enqueue(stream, [=] { return std::memcpy(to, from, bytes), std::string(); });
+}
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                              cudaMemcpyKind, cudaStream_t stream) {
+  if (width > to_pitch || width > from_pitch) return cudaErrorInvalidValue;
+  return simt::enqueue(stream, [=] {
+    for (size_t row = 0; row < height; ++row)
+      std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
+    return std::string();
+  });
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
@@ -266,15 +390,41 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   state().streams.push_back(*stream);
   return cudaSuccess;
 }
+// As with CUDA, work that is left goes on; its stream then stays.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  const cudaError_t error = simt::drain(*stream);
+  if (!stream->queue.empty()) return cudaSuccess;
   std::erase(state().streams, stream);
   delete stream;
-  return error;
+  return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return simt::drain(simt::stream_of(stream)); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (simt::stream_of(stream).recording != nullptr) return cudaErrorStreamCaptureUnsupported;
+  return simt::drain(simt::stream_of(stream));
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (stream == nullptr || stream->recording != nullptr) return cudaErrorStreamCaptureUnsupported;
+  stream->recording = std::make_unique<simt::Graph>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = stream->recording.release();
+  return *graph != nullptr ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  *executable = new simt::Graph(*graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  for (const auto& work : executable->work)
+    if (const cudaError_t error = simt::enqueue(stream, work); error != cudaSuccess) return error;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) { return delete executable, cudaSuccess; }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (simt::stream_of(stream).recording != nullptr) return cudaErrorStreamCaptureUnsupported;
   simt::stream_of(stream).queue.push_back({simt::Item::Kind::wait, {}, state().events.at(event), event->recorded});
   return cudaSuccess;
 }
@@ -285,6 +435,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (simt::stream_of(stream).recording != nullptr) return cudaErrorStreamCaptureUnsupported;
   ++event->recorded;
   simt::stream_of(stream).queue.push_back({simt::Item::Kind::record, {}, state().events.at(event), event->recorded});
   return cudaSuccess;
