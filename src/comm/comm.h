@@ -27,13 +27,13 @@ constexpr int kRanksMax = 64;
 
 enum class ReduceOp : uint8_t { sum, max, min };
 
-// Memory that the peers of a group may read. A copyable handle; the memory is zero-filled, 64-byte aligned and lives as
+// Memory that the peers of a group may read, where the transport has such (else peer() is my own part only). A copyable handle; the memory is zero-filled, 64-byte aligned and lives as
 // long as the communicator that gave it (or any other of the same launch).
 class SharedBuffer {
  public:
-  void* data() const { return peer(rank_); }
+  void* data() const { return base_ + rank_ * stride_; }
   int64_t bytes() const { return bytes_; }
-  bool common() const { return stride_ == 0; }
+  bool common() const { return common_; }
   Category category() const { return category_; }
   template <class T>
   T* as() const { return static_cast<T*>(data()); }
@@ -44,8 +44,11 @@ class SharedBuffer {
 
  private:
   friend class LocalCommunicator;
+  friend class NcclCommunicator;
   char* base_ = nullptr;
-  int64_t stride_ = 0;  // bytes from one rank's part to the next; 0: one part, common to all
+  int64_t stride_ = 0;  // bytes from one rank's part to the next; 0: there is one part
+  bool common_ = false;
+  DeviceId device_;
   int64_t bytes_ = 0;
   int rank_ = 0;
   Category category_ = Category::comm;
@@ -59,6 +62,10 @@ struct Bucket {
 };
 // Elements [begin, begin + count) in slices that are multiples of `grain` (the last non-empty one may be shorter).
 Bucket even_bucket(int64_t begin, int64_t count, int world, int64_t grain);
+// Are all cuts ascending, one more than ranks, and within a buffer of so many elements?
+Status check_buckets(const std::vector<Bucket>& buckets, int world, int64_t elems);
+// Two plans that differ anywhere give another number with near certainty: FNV-1a over the offsets.
+int64_t fingerprint(const std::vector<Bucket>& buckets);
 
 // The data-parallel exchange of a step, without a progress thread: gradients are published bucket by bucket while
 // backward goes on, and the compute thread folds its slice of whatever bucket is ready whenever it likes. Buckets are
@@ -124,7 +131,8 @@ class Communicator {
   virtual Result<std::unique_ptr<Communicator>> split(int color, int key) = 0;
   // My own part of a shared allocation; ranks may ask for different sizes.
   virtual Result<SharedBuffer> alloc(int64_t bytes, Category category) = 0;
-  // One memory for all ranks of the group; all ask for the same size. Counted on rank 0.
+  // One memory for all ranks of the group; all ask for the same size. Counted on rank 0. A transport without shared memory
+  // gives each rank a copy of its own, which is not common(): gather_slices() brings the peers' parts.
   virtual Result<SharedBuffer> alloc_common(int64_t bytes, Category category) = 0;
   // `grads` is a flat f32 buffer from alloc(); all ranks give the same buckets.
   virtual Result<std::unique_ptr<GradientExchange>> new_exchange(const SharedBuffer& grads,

@@ -8,9 +8,7 @@
 #include "comm/fold.h"
 
 namespace llmops {
-namespace {
 
-// Two plans that differ anywhere give another sum with near certainty: FNV-1a over the offsets.
 int64_t fingerprint(const std::vector<Bucket>& buckets) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const Bucket& bucket : buckets)
@@ -28,8 +26,6 @@ Status check_buckets(const std::vector<Bucket>& buckets, int world, int64_t elem
   }
   return Status();
 }
-
-}  // namespace
 
 Bucket even_bucket(int64_t begin, int64_t count, int world, int64_t grain) {
   Bucket bucket;
@@ -156,7 +152,7 @@ Status LocalExchange::gather_slices(Stream& stream, int bucket, const SharedBuff
 }
 
 TensorView SharedBuffer::view(DType dtype, std::initializer_list<int64_t> dims, int64_t byte_offset) const {
-  const TensorView view = dense_view(static_cast<void*>(static_cast<char*>(data()) + byte_offset), dtype, dims);
+  const TensorView view = dense_view(static_cast<void*>(static_cast<char*>(data()) + byte_offset), dtype, dims, device_);
   const auto bytes = bytes_of(dtype, view.elems());
   if (!bytes || byte_offset < 0 || byte_offset > bytes_ || *bytes > bytes_ - byte_offset) std::abort();
   return view;

@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "comm/launch.h"
+#include "comm/nccl.h"
 
 namespace llmops {
 namespace {
@@ -194,6 +195,7 @@ Result<SharedBuffer> LocalCommunicator::alloc(int64_t bytes, Category category, 
   SharedBuffer buffer;
   buffer.base_ = base;
   buffer.stride_ = common ? 0 : stride;
+  buffer.common_ = common;
   buffer.bytes_ = bytes;
   buffer.rank_ = rank_;
   buffer.category_ = category;
@@ -210,8 +212,22 @@ Result<SharedBuffer> LocalCommunicator::alloc(int64_t bytes, Category category, 
   return buffer;
 }
 
+namespace {
+
+// On CUDA devices NCCL moves the data; the ranks meet on the host as on a CPU.
+Result<std::unique_ptr<Communicator>> open_nccl(Device& device, const Launch& launch, const CommOptions& options) {
+  LLMOPS_ASSIGN(std::unique_ptr<Device> made, Device::open_cpu({.threads = 1}));
+  const std::shared_ptr<Device> host = std::move(made);
+  LLMOPS_ASSIGN(std::unique_ptr<Communicator> meeting, open_communicator(*host, launch, options));
+  LLMOPS_ASSIGN(std::unique_ptr<HostGroup> group, HostGroup::open(host, std::move(meeting)));
+  return NcclCommunicator::open(device, std::move(group), options);
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Communicator>> open_communicator(Device& device, const Launch& launch,
                                                         const CommOptions& options) {
+  if (device.kind() == DeviceKind::cuda) return open_nccl(device, launch, options);
   if (launch.role == Launch::Role::parent)
     return usage_error("communicator: this process starts ranks and is none itself: call run_ranks");
   if (launch.role == Launch::Role::single) {
