@@ -14,6 +14,7 @@ struct Options {
   std::string ckpt, tokenizer;
   DType dtype = DType::f32;
   std::optional<int64_t> threads;
+  std::string device = "auto";
   std::optional<std::string> prompt;
   std::string input;
   int64_t batch = 32;

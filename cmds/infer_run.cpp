@@ -6,6 +6,7 @@
 
 #include "base/run.h"
 #include "base/text.h"
+#include "cmds/device_option.h"
 #include "cmds/infer_requests.h"
 #include "infer/load.h"
 #include "report/progress.h"
@@ -22,6 +23,7 @@ void declare(Options& o, OptionTable& t) {
       .required();
   t.path("tokenizer", &o.tokenizer, "byte, or a tokenizer to use in place of the model's").meta("PATH");
   t.choice("dtype", &o.dtype, {{"f32", DType::f32}, {"bf16", DType::bf16}}, "weights, cache and activations");
+  declare_device(&o.device, t);
   t.integer("threads", &o.threads, 1, 1024, "threads").otherwise("usable cores");
   t.section("Prompts");
   t.text("prompt", &o.prompt, "the prompt");
@@ -128,8 +130,9 @@ Status run(Options& o, Context& context) {
     return usage_error("give one of --prompt TEXT and --input FILE (- for stdin)");
   if (o.sampling.top_p == 0) return usage_error("--top-p is 0, expected more than 0 up to 1");
   o.sampling.seed = static_cast<uint64_t>(o.seed);
+  LLMOPS_ASSIGN(const DeviceChoice choice, choose_device(o.device, 1));
   LLMOPS_ASSIGN(const std::unique_ptr<Device> device,
-                Device::open_cpu({.threads = o.threads ? static_cast<int>(*o.threads) : usable_cores()}));
+                open_device(choice, 0, o.threads ? static_cast<int>(*o.threads) : usable_cores()));
   LLMOPS_ASSIGN(LoadedModel loaded, load_model(*device, o.ckpt, o.tokenizer, o.dtype));
   for (const std::string& note : loaded.notes) warn("infer run: " + note);
   const Status status = o.prompt ? run_plain(o, loaded, context) : Batches(o, loaded, context).run();

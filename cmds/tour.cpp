@@ -13,6 +13,7 @@
 #include "ckpt/verify.h"
 #include "cmds/child.h"
 #include "cmds/command.h"
+#include "cmds/device_option.h"
 #include "comm/launch.h"
 #include "infer/generate.h"
 #include "infer/load.h"
@@ -31,12 +32,14 @@ struct Options {
   std::string data;
   std::string keep;
   int64_t steps = 600;
+  std::string device = "auto";
 };
 
 void declare(Options& o, OptionTable& t) {
   t.path("data", &o.data, "text to train on").meta("FILE").otherwise("the King James Bible of Debian's bible-kjv");
   t.path("keep", &o.keep, "leave the data, the run and its logs in this folder").meta("DIR");
   t.integer("steps", &o.steps, 100, 1000000, "training steps");
+  declare_device(&o.device, t);
 }
 
 class Tour {
@@ -122,6 +125,7 @@ class Tour {
             "--ranks",        fmt::format("{}", kRanks),
             "--shards",       fmt::format("{}", kRanks),
             "--save-every",   fmt::format("{}", std::max<int64_t>(1, o_.steps / 8)),
+            "--device",       o_.device,
             "--out",          path("run"),
             "--config",       path("llmops.toml"),
             "--format",       "jsonl",
@@ -210,7 +214,8 @@ class Tour {
   }
 
   Status generate_lines(std::string* result) {
-    LLMOPS_ASSIGN(const std::unique_ptr<Device> device, Device::open_cpu({.threads = usable_cores()}));
+    LLMOPS_ASSIGN(const DeviceChoice choice, choose_device(o_.device, 1));
+    LLMOPS_ASSIGN(const std::unique_ptr<Device> device, open_device(choice, 0, usable_cores()));
     LLMOPS_ASSIGN(LoadedModel loaded, load_model(*device, path("run"), "", DType::f32));
     std::vector<Prompt> prompts;
     for (std::string start : {"And ", "The ", "In "}) {
@@ -247,7 +252,8 @@ class Tour {
   Status all_reduce(std::string* result) {
     const std::string file = path("rate.json");
     LLMOPS_ASSIGN(const int code,
-                  run_ranks(kRanks, {"llmops", "tour"}, {.env = {fmt::format("{}={}", kRateFile, file)}}));
+                  run_ranks(kRanks, {"llmops", "tour", "--device", o_.device},
+                            {.env = {fmt::format("{}={}", kRateFile, file)}}));
     if (code != 0) return peer_error(fmt::format("the ranks ended with exit code {}", code));
     LLMOPS_ASSIGN(const std::string text, read_file(file));
     LLMOPS_ASSIGN(const Json json, json_parse(text));
@@ -260,10 +266,13 @@ class Tour {
   }
 
   Status matmul_rate(std::string* result) {
-    LLMOPS_ASSIGN(const std::unique_ptr<Device> device, Device::open_cpu({.threads = usable_cores()}));
+    LLMOPS_ASSIGN(const DeviceChoice choice, choose_device(o_.device, 1));
+    LLMOPS_ASSIGN(const std::unique_ptr<Device> device, open_device(choice, 0, usable_cores()));
     const double rate = measure_matmul_flops_per_s(*device);
     if (!(rate > 0)) return {Code::finding, "the matmul did not run"};
-    *result = fmt::format("512 x 512 x 512 f32, {} threads, {}: {}", device->pool().threads(), name_of(device->isa()),
+    const std::string place = choice.is_cuda ? device->name()
+                                             : fmt::format("{} threads, {}", device->pool().threads(), name_of(device->isa()));
+    *result = fmt::format("{0} x {0} x {0} f32, {1}: {2}", matmul_peak_size(*device), place,
                           for_people(rate, Unit::flops_per_s));
     return {};
   }
@@ -281,8 +290,9 @@ class Tour {
 };
 
 // A rank that measures the all-reduce and leaves the result in a file.
-Status measure_as_rank(const Launch& launch, const char* file) {
-  LLMOPS_ASSIGN(const std::unique_ptr<Device> device, Device::open_cpu({.threads = 1}));
+Status measure_as_rank(const Options& o, const Launch& launch, const char* file) {
+  LLMOPS_ASSIGN(const DeviceChoice choice, choose_device(o.device, launch.world));
+  LLMOPS_ASSIGN(const std::unique_ptr<Device> device, open_device(choice, launch.rank, 1));
   LLMOPS_ASSIGN(const std::unique_ptr<Communicator> comm, open_communicator(*device, launch));
   LLMOPS_ASSIGN(const CollectiveRate rate, measure_all_reduce(*device, *comm, kReduceBytes, 0.5));
   if (launch.rank != 0) return {};
@@ -297,7 +307,8 @@ Status measure_as_rank(const Launch& launch, const char* file) {
 Status run(Options& o, Context& context) {
   LLMOPS_ASSIGN(const Launch launch, parse_launch_env(std::nullopt));
   if (const char* file = std::getenv(kRateFile); file && launch.role == Launch::Role::member)
-    return measure_as_rank(launch, file);
+    return measure_as_rank(o, launch, file);
+  LLMOPS_TRY(choose_device(o.device, kRanks).status());
   std::string dir = o.keep;
   if (dir.empty()) {
     const char* tmp = std::getenv("TMPDIR");

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "ckpt/source.h"
 #include "cmds/build_info.h"
+#include "cmds/device_option.h"
 #include "cmds/train_options.h"
 #include "comm/launch.h"
 #include "report/progress.h"
@@ -97,15 +98,15 @@ class Printer : public TrainObserver {
 
   Status on_plan(const TrainPlan& plan) override {
     log(LogLevel::normal,
-        fmt::format("train: {} parameters, {} rank{} x {} thread{}, {} tokens per step, {} training tokens{}",
-                    for_people(plan.params, Unit::count), world_, world_ == 1 ? "" : "s", threads_,
-                    threads_ == 1 ? "" : "s", plan.tokens_per_step, plan.train_tokens,
+        fmt::format("train: {} parameters, {} rank{} x {}, {} tokens per step, {} training tokens{}",
+                    for_people(plan.params, Unit::count), world_, world_ == 1 ? "" : "s", place_, plan.tokens_per_step,
+                    plan.train_tokens,
                     plan.start_step > 0 ? fmt::format(", going on after step {}", plan.start_step) : ""));
     if (plan.peak_flops_per_s > 0)
       log(LogLevel::normal,
-          fmt::format(
-              "train: MFU = matmul FLOPs (causal half of attention) per second / {}, the matmul rate measured at start",
-              for_people(plan.peak_flops_per_s, Unit::flops_per_s)));
+          fmt::format("train: MFU = matmul FLOPs (causal half of attention) per second / {}, {}",
+                      for_people(plan.peak_flops_per_s, Unit::flops_per_s),
+                      is_cuda_ ? "the dense BF16 peak of the data sheet" : "the matmul rate measured at start"));
     if (people() && log_level() == LogLevel::quiet) return {};  // the summary alone
     return writer_.begin({{"step", "step"},
                           {"loss", "loss", Unit::none, 5},
@@ -157,6 +158,7 @@ class Printer : public TrainObserver {
     Json memory(Json::Object{});
     for (const auto& [category, bytes] : s.memory_peak_bytes) memory[category] = bytes;
     report.extra("memory_peak_bytes", std::move(memory));
+    report.extra("device", device_);
     report.extra("finished", s.finished);
     report.extra("options", context_.options.echo());
     if (s.finished && s.steps == 0)
@@ -165,7 +167,12 @@ class Printer : public TrainObserver {
     if (!s.finished && !s.last_checkpoint.empty()) report.note("to go on: " + resume_command());
     return writer_.end(report);
   }
-  void threads(int n) { threads_ = n; }
+  void computes_on(Device& device) {
+    device_ = device.name();
+    is_cuda_ = device.kind() == DeviceKind::cuda;
+    const int threads = device.pool().threads();
+    place_ = !is_cuda_ ? fmt::format("{} thread{}", threads, threads == 1 ? "" : "s") : device_;
+  }
 
  private:
   bool people() const { return context_.format == Format::table || context_.format == Format::md; }
@@ -173,7 +180,9 @@ class Printer : public TrainObserver {
   Context& context_;
   const Options& options_;
   const TrainOptions& train_;
-  int world_, threads_ = 1;
+  int world_;
+  std::string device_, place_;
+  bool is_cuda_ = false;
   ReportWriter writer_;
   Progress progress_;
 };
@@ -221,13 +230,14 @@ Status check_memory(const TrainPlan& plan, int world) {
 }
 
 // One rank, or the only one.
-Status run_rank(const Options& o, TrainOptions t, const Corpus& corpus, const Launch& launch, Context& context) {
+Status run_rank(const Options& o, TrainOptions t, const Corpus& corpus, const Launch& launch,
+                const DeviceChoice& choice, Context& context) {
   const int threads = static_cast<int>(*o.threads);
-  LLMOPS_ASSIGN(const std::unique_ptr<Device> device, Device::open_cpu({.threads = threads}));
+  LLMOPS_ASSIGN(const std::unique_ptr<Device> device, open_device(choice, launch.rank, threads));
   LLMOPS_ASSIGN(const std::unique_ptr<Communicator> comm,
                 open_communicator(*device, launch, {.deadline_s = o.deadline_s}));
   Printer printer(context, o, t, launch.world);
-  printer.threads(threads);
+  printer.computes_on(*device);
   TrainSummary summary;
   Status status = train_run(*device, *comm, corpus, t, printer, &summary);
   const bool told_by_root =
@@ -247,6 +257,7 @@ Status run(Options& o, Context& context) {
   if (launch.role != Launch::Role::member)
     for (const std::string& note : launch.notes) log(LogLevel::normal, "train: " + note);
   LLMOPS_ASSIGN(TrainOptions t, resolve(o, parallel, launch.world));
+  LLMOPS_ASSIGN(const DeviceChoice choice, choose_device(o.device, launch.world));
   t.start_s = monotonic_s();
   if (launch.role == Launch::Role::member) {
     const char* fd = std::getenv(kCorpusFd);
@@ -257,7 +268,7 @@ Status run(Options& o, Context& context) {
     t.resume_from = resume_from;
     o.init_from = t.init_from = init_from;
     LLMOPS_TRY(resolve_model(o, corpus, &t));
-    return run_rank(o, std::move(t), corpus, launch, context);
+    return run_rank(o, std::move(t), corpus, launch, choice, context);
   }
   LLMOPS_ASSIGN(const Corpus corpus, Corpus::open(data_options(o)));
   Pool pool(usable_cores());
@@ -269,13 +280,13 @@ Status run(Options& o, Context& context) {
   LLMOPS_TRY(resolve_model(o, corpus, &t));
   LLMOPS_TRY(SampleOrder::create(corpus.tokens(Split::train), t.seq, t.seed).status());
   if (o.dry_run) return context.print(plan_report(plan_of(t, launch.world), t, launch.world));
-  LLMOPS_TRY(check_memory(plan_of(t, launch.world), launch.world));
+  if (!choice.is_cuda) LLMOPS_TRY(check_memory(plan_of(t, launch.world), launch.world));
   LLMOPS_ASSIGN(const PreparedRun prepared, prepare_run(t.out, o.resume == Resume::automatic, pool));
   for (const std::string& note : prepared.notes) warn("train: skipped " + note);
   if (!t.out.empty()) LLMOPS_TRY(write_run_file(context, t.out, launch.world));
   t.resume_from = prepared.resume_from;
   if (launch.role == Launch::Role::parent) return run_parent(corpus, t, launch.world, context);
-  return run_rank(o, std::move(t), corpus, launch, context);
+  return run_rank(o, std::move(t), corpus, launch, choice, context);
 }
 
 }  // namespace

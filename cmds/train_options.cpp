@@ -6,6 +6,7 @@
 
 #include "base/run.h"
 #include "ckpt/source.h"
+#include "cmds/device_option.h"
 #include "layout/plan.h"
 
 namespace llmops::train_command_detail {
@@ -100,6 +101,7 @@ void declare(Options& o, OptionTable& t) {
   t.choice("dtype", &o.dtype, {{"f32", DType::f32}, {"bf16", DType::bf16}},
            "weights and activations; bf16 keeps f32 master weights");
   t.section("Parallel layout");
+  declare_device(&o.device, t);
   t.integer("ranks", &o.ranks, 1, kRanksMax, "processes on this machine that share the batch").otherwise("1");
   t.integer("threads", &o.threads, 1, 1024, "threads per rank").otherwise("usable cores / ranks");
   t.integer("shards", &o.shards, 0, 1 << 20,

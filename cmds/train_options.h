@@ -30,6 +30,7 @@ struct Options {
   std::optional<int64_t> batch, micro_batch, seq;
   int64_t seed = 1;
   std::optional<int64_t> ranks, threads, zero;
+  std::string device = "auto";
   int64_t shards = 0;
   DType dtype = DType::f32;
 

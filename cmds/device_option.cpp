@@ -1,0 +1,62 @@
+#include "cmds/device_option.h"
+
+#include <fmt/format.h>
+
+#include "base/run.h"
+#include "base/text.h"
+
+namespace llmops {
+namespace {
+
+// The device that "1" or the beginning of one UUID ("GPU-5d3f", as in CUDA_VISIBLE_DEVICES) names.
+Result<int> find_device(const std::string& name, const std::vector<CudaInfo>& list) {
+  std::string known;
+  int found = -1, count = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    known += fmt::format("{}{} {} ({})", i > 0 ? ", " : "", i, list[i].uuid, escape_control(list[i].name));
+    if (name == std::to_string(i) || (name.size() > 4 && list[i].uuid.starts_with(name))) found = int(i), ++count;
+  }
+  if (count == 1) return found;
+  return io_error(fmt::format("--device cuda:{}: found {} such devices, expected one of {}", escape_control(name), count,
+                              known));
+}
+
+}  // namespace
+
+void declare_device(std::string* choice, OptionTable& table) {
+  table
+      .text("device", choice,
+            "cpu, cuda, cuda:INDEX, cuda:UUID, or auto: CUDA when there is a device for each rank; rank r takes the r-th "
+            "from there")
+      .meta("NAME");
+}
+
+Result<DeviceChoice> choose_device(const std::string& choice, int ranks) {
+  const bool automatic = choice == "auto", named = choice.starts_with("cuda:");
+  if (choice == "cpu") return DeviceChoice{};
+  if (!automatic && !named && choice != "cuda")
+    return not_a_choice(choice, {"cpu", "cuda", "cuda:INDEX", "cuda:UUID", "auto"}).in("--device");
+  const auto list = Device::list_cuda();
+  if (automatic && (!list.ok() || std::ssize(*list) < ranks)) {
+    log(LogLevel::verbose, "device: the CPU, as " + (list.ok() ? fmt::format("{} CUDA devices are fewer than {} ranks",
+                                                                              list->size(), ranks)
+                                                               : list.status().message()));
+    return DeviceChoice{};
+  }
+  if (!list.ok()) return Status(list.status().code(), list.status().message() + " (--device cpu)").in("--device " + choice);
+  DeviceChoice found{true, 0};
+  if (named) {
+    LLMOPS_ASSIGN(found.first, find_device(choice.substr(5), *list));
+  }
+  if (found.first + ranks > std::ssize(*list))
+    return io_error(fmt::format("--device {}: {} ranks need a CUDA device each, found {} from number {} on; give fewer "
+                                "--ranks, or --device cpu",
+                                choice, ranks, std::ssize(*list) - found.first, found.first));
+  return found;
+}
+
+Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice, int rank, int threads) {
+  return choice.is_cuda ? Device::open_cuda(choice.first + rank, threads) : Device::open_cpu({.threads = threads});
+}
+
+}  // namespace llmops

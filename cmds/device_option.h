@@ -1,0 +1,23 @@
+// --device of every command that computes.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cmds/command.h"
+#include "kernels/runtime.h"
+
+namespace llmops {
+
+void declare_device(std::string* choice, OptionTable& table);
+
+// Where the ranks of a run compute: rank r on the CPU, or on the CUDA device number first + r.
+struct DeviceChoice {
+  bool is_cuda = false;
+  int first = 0;
+};
+// Code::usage for a choice that is none; Code::io, saying what was looked for, when ranks would be without a device.
+Result<DeviceChoice> choose_device(const std::string& choice, int ranks);
+Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice, int rank, int threads);
+
+}  // namespace llmops
