@@ -1,0 +1,153 @@
+// The whole program on an emulated CUDA device (tests/support/simt.h) and an emulated NCCL: train, SIGTERM, resume, infer;
+// and how a run ends when a device, a peer or memory fails.
+#include <cmath>
+
+#include "cli/work.h"
+
+using namespace llmops;
+using namespace llmops::test;
+
+namespace {
+
+// 5 MFLOP a step: 2 windows of 16 tokens of a model of 27,000 parameters.
+struct DeviceWork : Work {
+  explicit DeviceWork(const char* devices = "2") { options.env = {{"LLMOPS_SIMT_DEVICES", devices}}; }
+  RunResult train(std::vector<std::string> more) const {
+    std::vector<std::string> words = {"--device", "cuda", "--batch", "2", "--val-windows", "2"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Work::train(words);
+  }
+};
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("on the device a run has the CPU's losses but for rounding, and says where it ran") {
+  for (const char* ranks : {"1", "2"}) {
+    DeviceWork work;
+    const RunResult cuda = work.train({"--steps", "4", "--ranks", ranks});
+    REQUIRE_MESSAGE(cuda.code == 0, cuda.err);
+    const RunResult cpu = work.train({"--steps", "4", "--ranks", ranks, "--device", "cpu"});
+    REQUIRE_MESSAGE(cpu.code == 0, cpu.err);
+    const std::vector<Json> got = steps_of(cuda.out), want = steps_of(cpu.out);
+    REQUIRE(got.size() == 4);
+    for (size_t i = 0; i < got.size(); ++i)
+      CHECK(std::fabs(got[i].find("loss")->as_double() - want[i].find("loss")->as_double()) < 1e-4);
+    CHECK(contains(cuda.out, "\"device\":\"SIMT shim\""));
+    CHECK(contains(cpu.out, "\"device\":\"CPU "));
+  }
+}
+
+TEST_CASE("bf16, gradient accumulation and replicated updates run on the device") {
+  DeviceWork work;
+  const RunResult run = work.train({"--steps", "2", "--dtype", "bf16", "--batch", "4", "--micro-batch", "1", "--ranks", "2",
+                                    "--zero", "0", "--val-every", "1"});
+  REQUIRE_MESSAGE(run.code == 0, run.err);
+  CHECK(steps_of(run.out).back().find("val_loss") != nullptr);
+}
+
+TEST_CASE("two ranks, stopped by SIGTERM and resumed, end with the files of the undisturbed run; its model generates") {
+  DeviceWork work;
+  const std::vector<std::string> run = {"--steps", "12", "--ranks", "2", "--save-every", "5", "--out"};
+  const auto with = [&](const char* out, bool resume) {
+    std::vector<std::string> words = run;
+    words.push_back(out);
+    if (resume) words.insert(words.end(), {"--resume", "auto"});
+    return words;
+  };
+  const RunResult whole = work.train(with("whole", false));
+  REQUIRE_MESSAGE(whole.code == 0, whole.err);
+  work.options.signal_after_s = 0.5 * whole.wall_s;
+  const RunResult stopped = work.train(with("stopped", false));
+  REQUIRE_MESSAGE(stopped.code == 75, stopped.err);
+  work.options.signal_after_s = 0;
+  const RunResult more = work.train(with("stopped", true));
+  REQUIRE_MESSAGE(more.code == 0, more.err);
+  CHECK(steps_of(more.out).front().find("step")->as_int() == steps_of(stopped.out).back().find("step")->as_int() + 1);
+  CHECK(files_of(work.dir / "stopped/step-00000012") == files_of(work.dir / "whole/step-00000012"));
+  CHECK(work.llmops({"ckpt", "verify", "stopped"}).code == 0);
+
+  // A batch of two, so that graphs of two sizes are recorded and replayed.
+  work.dir.write("requests.jsonl",
+                 "{\"prompt\": \"the \", \"max_tokens\": 7}\n{\"prompt\": \"with a ten\", \"max_tokens\": 3}\n");
+  std::vector<std::string> texts;
+  for (const char* device : {"cuda", "cpu"}) {
+    const RunResult infer = work.llmops({"infer", "run", "--ckpt", "stopped", "--input", "requests.jsonl", "--device", device});
+    REQUIRE_MESSAGE(infer.code == 0, infer.err);
+    texts.push_back(infer.out);
+  }
+  CHECK(texts[0] == texts[1]);
+}
+
+TEST_CASE("NCCL's asynchronous error, a hang and a failed kernel end all ranks by the deadline, name the rank and the last step") {
+  struct Case {
+    const char *variable, *inject, *said;
+  };
+  // The 60th call of NCCL and the 3000th kernel are some steps, and so some saves, into the run.
+  for (const Case& c : {Case{"LLMOPS_SIMT_NCCL", "error@1:60", "NCCL error 2 (unhandled system error): injected"},
+                        Case{"LLMOPS_SIMT_NCCL", "hang@1:60", "all ranks are in it, and it is not through after 3 s"},
+                        Case{"LLMOPS_SIMT_INJECT", "hang@1:3000", "the device of rank 1 (pid "},
+                        Case{"LLMOPS_SIMT_INJECT", "launch@1:3000", "injected failure"}}) {
+    DeviceWork work;
+    work.options.env.emplace_back(c.variable, c.inject);
+    const RunResult run = work.train({"--steps", "100", "--ranks", "2", "--save-every", "1", "--out", "run", "--deadline", "3s"});
+    INFO(c.inject, ": ", run.err);
+    CHECK(run.code == 5);
+    CHECK(run.wall_s < 60);
+    CHECK(contains(run.err, "rank 1"));
+    CHECK(contains(run.err, c.said));
+    CHECK(contains(run.err, "the last good step is run/step-000000"));
+    CHECK(work.llmops({"ckpt", "verify", "run"}).code == 0);
+  }
+}
+
+TEST_CASE("out of device memory: exit 4, with what it was for and what is in use") {
+  DeviceWork work;
+  work.options.env.emplace_back("LLMOPS_SIMT_MEMORY_BYTES", "400000");
+  for (const char* ranks : {"1", "2"}) {
+    const RunResult run = work.train({"--steps", "2", "--ranks", ranks});
+    INFO(run.err);
+    CHECK(run.code == 4);
+    CHECK(contains(run.err, "out of memory: "));
+    CHECK(contains(run.err, "in use: weights "));
+    CHECK(contains(run.err, "are free on CUDA device 0 (SIMT shim)"));
+  }
+}
+
+TEST_CASE("--device: what is not there is said in one line, and that the CPU works") {
+  DeviceWork none("0"), two;
+  struct Case {
+    const DeviceWork* work;
+    std::string device, ranks;
+    int code;
+    const char* said;
+  };
+  for (const Case& c : {Case{&none, "cuda", "1", 4, "--device cpu"},
+                        Case{&none, "cuda", "2", 4, "cudaGetDeviceCount gave error 100"},
+                        Case{&none, "auto", "2", 0, ""},
+                        Case{&two, "cuda", "3", 4, "3 ranks need a CUDA device each"},
+                        Case{&two, "cuda:1", "2", 4, "found 1 from number 1 on"},
+                        Case{&two, "cuda:2", "1", 4, "found 0 such devices"},
+                        Case{&two, "cuda:GPU-0", "1", 4, "found 2 such devices"},
+                        Case{&two, "auto", "3", 0, ""},
+                        Case{&two, "gpu", "1", 2, "--device"},
+                        Case{&two, "cuda:", "1", 4, "found 0 such devices"}}) {
+    const RunResult run =
+        c.work->Work::train({"--steps", "1", "--batch", "3", "--device", c.device, "--ranks", c.ranks, "--quiet"});
+    INFO(c.device, " ", c.ranks, ": ", run.err);
+    CHECK(run.code == c.code);
+    CHECK(contains(run.err, c.said));
+    CHECK(std::ranges::count(run.err, '\n') == (c.code == 0 ? 0 : 1));
+    if (c.code != 0) CHECK(run.out == "");
+  }
+}
+
+TEST_CASE("--device auto and a UUID find the device") {
+  DeviceWork two;
+  for (const char* device : {"auto", "cuda:GPU-00000000-0000-0000-0000-000000000001"}) {
+    const RunResult run = two.train({"--steps", "1", "--device", device});
+    REQUIRE_MESSAGE(run.code == 0, run.err);
+    CHECK(contains(run.out, "\"device\":\"SIMT shim\""));
+  }
+}
