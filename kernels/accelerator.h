@@ -45,6 +45,7 @@ class Accelerator {
  public:
   virtual ~Accelerator() = default;
   virtual DeviceId id() const = 0;
+  virtual Result<std::string> open_fast_matmul() = 0;  // the library's name, or what was looked for
   virtual std::string name() const = 0;
   virtual std::string room() const = 0;  // "1.00 GiB of 80.0 GiB are free on NVIDIA H100", for messages
   // Memory in the order of the queues: what they are given from now on finds it zeroed, and what they were given before

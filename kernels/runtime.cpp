@@ -139,6 +139,13 @@ Result<std::unique_ptr<Device>> Device::open(std::unique_ptr<Accelerator> accele
 DeviceKind Device::kind() const { return state_->accelerator ? DeviceKind::cuda : DeviceKind::cpu; }
 DeviceId Device::id() const { return state_->accelerator ? state_->accelerator->id() : DeviceId{}; }
 Isa Device::isa() const { return state_->options.isa; }
+bool Device::fast_matmul() const { return state_->fast_matmul; }
+Result<std::string> Device::use_fast_matmul() {
+  if (!state_->accelerator) return io_error("the CPU has one matmul, its own; cuBLASLt is for CUDA devices");
+  LLMOPS_ASSIGN(std::string library, state_->accelerator->open_fast_matmul());
+  state_->fast_matmul = true;
+  return library;
+}
 std::string Device::name() const {
   return state_->accelerator ? state_->accelerator->name() : fmt::format("CPU {}", name_of(isa()));
 }

@@ -186,6 +186,11 @@ class Device {
   DeviceKind kind() const;
   DeviceId id() const;
   Isa isa() const;  // what host work on this device's pool uses
+  // Lets matmul use cuBLASLt where its epilogues fit, and gives its name and version. Off until it is called, for then
+  // the bits of a row depend on the batch: training wants it, inference only on request (--fast-matmul). Code::io on the
+  // CPU and without the library, with what was looked for; our own kernels then stay in use.
+  Result<std::string> use_fast_matmul();
+  bool fast_matmul() const;
   std::string name() const;  // for people and records: "NVIDIA H200", "CPU avx512"
   Pool& pool();     // for host work
   const OpTable& ops() const;

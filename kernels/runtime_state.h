@@ -43,6 +43,7 @@ struct Device::State {
   const OpTable* ops = nullptr;
   std::optional<Pool> pool;
   std::unique_ptr<Accelerator> accelerator;  // null on the host
+  bool fast_matmul = false;
   Status lost;  // why nothing waits for the accelerator any more
   std::mutex memory;  // guards the two arrays: snapshots are freed by writer threads
   int64_t in_use[kCategories] = {};

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/faults.h"
 #include "kernels/tables.h"
 
@@ -127,6 +128,7 @@ class CudaAccelerator final : public Accelerator {
   }
 
   DeviceId id() const override { return {static_cast<int8_t>(index_)}; }
+  Result<std::string> open_fast_matmul() override { return cublaslt_open(index_); }
   std::string name() const override { return info_.name; }
   std::string room() const override {
     size_t free = 0, total = 0;

@@ -38,7 +38,7 @@ static_assert(sizeof(Choice) == sizeof(cublasLtMatmulHeuristicResult_t));
 #endif
 
 #ifdef LLMOPS_SIMT
-using simt::dlopen, simt::dlsym;
+using simt::dlopen, simt::dlsym, simt::RTLD_LOCAL, simt::RTLD_NOW;
 #endif
 
 constexpr const char* kLibraries[] = {"libcublasLt.so.13", "libcublasLt.so.12"};

@@ -132,16 +132,16 @@ __global__ void __launch_bounds__(Kind::kThreads) matmul_tiles(TileArgs<typename
   TileShared<Kind>& shared = block_shared<TileShared<Kind>>();
   const int id = static_cast<int>(threadIdx.x), slice = id / kSliceThreads, thread = id % kSliceThreads;
   const int64_t row0 = int64_t{blockIdx.x} * Kind::kTileM, column0 = int64_t{blockIdx.y} * Kind::kTileN;
-  const int64_t chains = p.k > kChain ? (p.k + kChain - 1) / kChain : 1;
-  const int64_t rounds = (chains + kSlices - 1) / kSlices;
-  const int64_t rest = p.k - (rounds - 1) * kSlices * kChain;  // of the last round, for all slices
-  const int64_t last_steps = ((rest < kChain ? rest : kChain) + kTileK - 1) / kTileK;
-  const int64_t steps = (rounds - 1) * (kChain / kTileK) + last_steps;
+  const int chains = p.k > kChain ? static_cast<int>((p.k + kChain - 1) / kChain) : 1;
+  const int rounds = (chains + kSlices - 1) / kSlices;
+  const int64_t rest = p.k - int64_t{rounds - 1} * kSlices * kChain;  // of the last round, for all slices
+  const int last_steps = (static_cast<int>(rest < kChain ? rest : kChain) + kTileK - 1) / kTileK;
+  const int steps = (rounds - 1) * (kChain / kTileK) + last_steps;
 
-  const auto k_of = [&](int64_t step) {
-    return (step / (kChain / kTileK) * kSlices + slice) * kChain + step % (kChain / kTileK) * kTileK;
+  const auto k_of = [&](int step) {
+    return int64_t{step / (kChain / kTileK) * kSlices + slice} * kChain + step % (kChain / kTileK) * kTileK;
   };
-  const auto fetch = [&](int64_t step) {
+  const auto fetch = [&](int step) {
     if (step < steps && k_of(step) < p.k) {
       TileStage<Kind>& stage = shared.ring[slice][step % kStages];
       stage.a.template fetch_tile<kSliceThreads>(p.a, thread, row0, p.epilogue.m, k_of(step), p.k);
@@ -152,8 +152,8 @@ __global__ void __launch_bounds__(Kind::kThreads) matmul_tiles(TileArgs<typename
 
   typename Kind::Sums chain = {}, sums = {};
   for (int step = 0; step < kStages - 1; ++step) fetch(step);
-  for (int64_t step = 0, round = 0; round < rounds; ++round) {
-    const int64_t round_end = round + 1 < rounds ? step + kChain / kTileK : steps;
+  for (int step = 0, round = 0; round < rounds; ++round) {
+    const int round_end = round + 1 < rounds ? step + kChain / kTileK : steps;
     for (; step < round_end; ++step) {
       copy_wait<kStages - 2>();
       __syncthreads();  // the step's tiles are there for all; nobody reads those of the last step any more
@@ -168,8 +168,8 @@ __global__ void __launch_bounds__(Kind::kThreads) matmul_tiles(TileArgs<typename
     } else {
       Kind::each(thread, [&](int i, int row, int column) { shared.chain[slice][row][column] = chain.v[i]; });
       __syncthreads();
-      const int64_t live = chains - round * kSlices;
-      add_chains<Kind>(shared, round == 0, live < kSlices ? static_cast<int>(live) : kSlices);
+      const int live = chains - round * kSlices;
+      add_chains<Kind>(shared, round == 0, live < kSlices ? live : kSlices);
     }
     chain = {};
   }

@@ -136,10 +136,11 @@ void protect(int protection) {
 std::string written_outside() {
 #if !defined(__SANITIZE_ADDRESS__)
   for (const auto& [data, bytes] : state().live) {
-    const std::byte* const end = data + padded(bytes) + kRedZone;
-    for (const std::byte* p = data - kRedZone; p < end; ++p)
-      if ((p < data || p >= data + bytes) && *p != std::byte{0xff})
-        return "byte " + std::to_string(p - data) + " of an allocation of " + std::to_string(bytes) + " was written";
+    const std::byte* const zones[][2] = {{data - kRedZone, data}, {data + bytes, data + padded(bytes) + kRedZone}};
+    for (const auto& [begin, end] : zones)
+      for (const std::byte* p = begin; p < end; ++p)
+        if (*p != std::byte{0xff})
+          return "byte " + std::to_string(p - data) + " of an allocation of " + std::to_string(bytes) + " was written";
   }
 #endif
   return "";

@@ -1,4 +1,6 @@
 // NcclCommunicator on emulated devices: each rank is a process with a device of its own, NCCL is tests/support/simt_nccl.cpp.
+#include <poll.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +22,7 @@ struct Rank {
 using Body = std::function<std::string(const Rank&)>;  // "" or what is wrong
 
 constexpr double kDeadline_s = 2;
+constexpr int kPatience_ms = 60'000;  // for a rank to end
 
 std::string run_rank(const std::shared_ptr<Segment>& segment, int rank, const Body& body) {
   const std::shared_ptr<Device> host = Device::open_cpu({.threads = 1}).take();
@@ -66,7 +69,13 @@ std::vector<std::string> on_ranks(int world, const Body& body, simt::Schedule sc
   for (const auto& [pid, fd] : ranks) {
     std::string text;
     char piece[4096];
-    for (ssize_t n; (n = read(fd, piece, sizeof piece)) > 0;) text.append(piece, static_cast<size_t>(n));
+    pollfd ready = {fd, POLLIN, 0};
+    while (true) {
+      if (poll(&ready, 1, kPatience_ms) == 0) text += "(hangs)", kill(pid, SIGKILL);
+      const ssize_t n = read(fd, piece, sizeof piece);
+      if (n <= 0) break;
+      text.append(piece, static_cast<size_t>(n));
+    }
     close(fd);
     int status = 0;
     waitpid(pid, &status, 0);
