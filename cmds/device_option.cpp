@@ -59,4 +59,11 @@ Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice, int rank
   return choice.is_cuda ? Device::open_cuda(choice.first + rank, threads) : Device::open_cpu({.threads = threads});
 }
 
+std::string matmul_library(Device& device) {
+  if (device.kind() == DeviceKind::cpu) return "";
+  auto library = device.use_fast_matmul();
+  if (!library.ok()) log(LogLevel::verbose, "matmul: our own kernels, as " + library.status().message());
+  return library.ok() ? library.take() : "";
+}
+
 }  // namespace llmops

@@ -18,6 +18,8 @@ struct DeviceChoice {
 };
 // Code::usage for a choice that is none; Code::io, saying what was looked for, when ranks would be without a device.
 Result<DeviceChoice> choose_device(const std::string& choice, int ranks);
+// The library whose matmul training takes: cuBLASLt on a CUDA device that has it, else "" for our own kernels.
+std::string matmul_library(Device& device);
 Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice, int rank, int threads);
 
 }  // namespace llmops

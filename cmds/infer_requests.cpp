@@ -148,7 +148,7 @@ Json prompt_json(const Request& request) {
   return ids;
 }
 
-Json openai_body(const Request& request, const Completion& c, const std::string& model) {
+Json openai_body(const Request& request, const Completion& c, const Backend& backend) {
   Json choice(Json::Object{}), choices(Json::Array{}), usage(Json::Object{}), body(Json::Object{});
   choice["index"] = 0;
   choice["text"] = c.text;
@@ -161,7 +161,8 @@ Json openai_body(const Request& request, const Completion& c, const std::string&
   body["id"] = fmt::format("cmpl-{}", request.index);
   body["object"] = "text_completion";
   body["created"] = 0;  // the same answer at any time
-  body["model"] = model;
+  body["model"] = backend.model;
+  if (!backend.matmul.empty()) body["system_fingerprint"] = backend.matmul;
   body["choices"] = std::move(choices);
   body["usage"] = std::move(usage);
   return body;
@@ -179,19 +180,20 @@ Json openai_error(const Status& status) {
 
 }  // namespace
 
-Json plain_record(const Request& request, const Completion& c) {
+Json plain_record(const Request& request, const Completion& c, const Backend& backend) {
   Json json(Json::Object{});
   json["prompt"] = prompt_json(request);
   json["text"] = c.text;
   json["finish_reason"] = name_of(c.finish_reason);
   json["prompt_tokens"] = c.prompt_tokens;
   json["completion_tokens"] = c.completion_tokens;
+  if (!backend.matmul.empty()) json["matmul"] = backend.matmul;
   return json;
 }
 
-Json answer(const Request& request, const Completion* completion, const std::string& model) {
+Json answer(const Request& request, const Completion* completion, const Backend& backend) {
   if (!request.openai) {
-    if (completion) return plain_record(request, *completion);
+    if (completion) return plain_record(request, *completion, backend);
     Json json(Json::Object{});
     json["line"] = request.line;
     json["error"] = request.status.message();
@@ -200,7 +202,7 @@ Json answer(const Request& request, const Completion* completion, const std::str
   Json response(Json::Object{}), json(Json::Object{});
   response["status_code"] = completion ? 200 : 400;
   response["request_id"] = fmt::format("req-{}", request.index);
-  response["body"] = completion ? openai_body(request, *completion, model) : openai_error(request.status);
+  response["body"] = completion ? openai_body(request, *completion, backend) : openai_error(request.status);
   json["id"] = fmt::format("batch_req_{}", request.index);
   json["custom_id"] = request.custom_id.empty() ? Json() : Json(request.custom_id);
   json["response"] = std::move(response);

@@ -15,6 +15,7 @@ struct Options {
   DType dtype = DType::f32;
   std::optional<int64_t> threads;
   std::string device = "auto";
+  bool fast_matmul = false;
   std::optional<std::string> prompt;
   std::string input;
   int64_t batch = 32;
@@ -37,9 +38,13 @@ struct Request {
 Request read_request(const Record& record, const Options& options, int64_t index);
 Result<Prompt> to_prompt(const Request& request, const Tokenizer* tokenizer);
 std::vector<Column> record_columns();
-Json plain_record(const Request& request, const Completion& completion);
+// What answered: the model's name, and the matmul library on which the bits depend ("" for our own kernels).
+struct Backend {
+  std::string model, matmul;
+};
+Json plain_record(const Request& request, const Completion& completion, const Backend& backend);
 // The answer to a request in its own form; completion null: its error.
-Json answer(const Request& request, const Completion* completion, const std::string& model);
+Json answer(const Request& request, const Completion* completion, const Backend& backend);
 // Line breaks and tabs stay, other control characters do not reach the terminal.
 std::string escape_for_terminal(std::string_view text);
 

@@ -24,6 +24,8 @@ void declare(Options& o, OptionTable& t) {
   t.path("tokenizer", &o.tokenizer, "byte, or a tokenizer to use in place of the model's").meta("PATH");
   t.choice("dtype", &o.dtype, {{"f32", DType::f32}, {"bf16", DType::bf16}}, "weights, cache and activations");
   declare_device(&o.device, t);
+  t.flag("fast-matmul", &o.fast_matmul,
+         "cuBLASLt's matmul in place of our own on a CUDA device: answers then depend on --batch, in their last bits");
   t.integer("threads", &o.threads, 1, 1024, "threads").otherwise("usable cores");
   t.section("Prompts");
   t.text("prompt", &o.prompt, "the prompt");
@@ -43,7 +45,7 @@ void declare(Options& o, OptionTable& t) {
 }
 
 // The text of one prompt as it comes, on a terminal or in a pipe.
-Status run_plain(const Options& o, LoadedModel& loaded, Context& context) {
+Status run_plain(const Options& o, LoadedModel& loaded, const Backend& backend, Context& context) {
   Request request;
   request.sampling = o.sampling;
   request.prompt_text = *o.prompt;
@@ -56,15 +58,16 @@ Status run_plain(const Options& o, LoadedModel& loaded, Context& context) {
                 generate(*loaded.model, loaded.tokenizer(), std::span(&prompt, 1), stream ? print : OnText()));
   if (stream) return completions[0].text.ends_with('\n') ? Status() : context.out.write("\n");
   Report report(record_columns());
-  report.record(plain_record(request, completions[0]));
+  report.record(plain_record(request, completions[0], backend));
   return context.print(report);
 }
 
 class Batches {
  public:
-  Batches(const Options& o, LoadedModel& loaded, Context& context)
+  Batches(const Options& o, LoadedModel& loaded, const Backend& backend, Context& context)
       : o_(o),
         loaded_(loaded),
+        backend_(backend),
         writer_(context.out, context.format_given() ? context.format : Format::jsonl, context.colour),
         progress_("infer", 0) {}
 
@@ -108,7 +111,7 @@ class Batches {
     size_t next = 0;
     for (const Request& request : pending_) {
       if (!request.status.ok()) ++failed_;
-      LLMOPS_TRY(writer_.record(answer(request, request.status.ok() ? &completions[next++] : nullptr, loaded_.name)));
+      LLMOPS_TRY(writer_.record(answer(request, request.status.ok() ? &completions[next++] : nullptr, backend_)));
     }
     done_ += static_cast<int64_t>(pending_.size());
     progress_.update(static_cast<double>(done_));
@@ -118,6 +121,7 @@ class Batches {
 
   const Options& o_;
   LoadedModel& loaded_;
+  const Backend& backend_;
   ReportWriter writer_;
   Progress progress_;
   std::vector<Request> pending_;
@@ -133,10 +137,16 @@ Status run(Options& o, Context& context) {
   LLMOPS_ASSIGN(const DeviceChoice choice, choose_device(o.device, 1));
   LLMOPS_ASSIGN(const std::unique_ptr<Device> device,
                 open_device(choice, 0, o.threads ? static_cast<int>(*o.threads) : usable_cores()));
+  Backend backend;
+  if (o.fast_matmul) {
+    if (!choice.is_cuda) return usage_error("--fast-matmul is for a CUDA device, found the CPU, which has one matmul");
+    LLMOPS_ASSIGN(backend.matmul, device->use_fast_matmul());
+    log(LogLevel::normal, fmt::format("infer run: matmul by {}: answers depend on --batch", backend.matmul));
+  }
   LLMOPS_ASSIGN(LoadedModel loaded, load_model(*device, o.ckpt, o.tokenizer, o.dtype));
+  backend.model = loaded.name;
   for (const std::string& note : loaded.notes) warn("infer run: " + note);
-  const Status status = o.prompt ? run_plain(o, loaded, context) : Batches(o, loaded, context).run();
-  return status;
+  return o.prompt ? run_plain(o, loaded, backend, context) : Batches(o, loaded, backend, context).run();
 }
 
 }  // namespace

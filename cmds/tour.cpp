@@ -268,6 +268,7 @@ class Tour {
   Status matmul_rate(std::string* result) {
     LLMOPS_ASSIGN(const DeviceChoice choice, choose_device(o_.device, 1));
     LLMOPS_ASSIGN(const std::unique_ptr<Device> device, open_device(choice, 0, usable_cores()));
+    (void)matmul_library(*device);
     const double rate = measure_matmul_flops_per_s(*device);
     if (!(rate > 0)) return {Code::finding, "the matmul did not run"};
     const std::string place = choice.is_cuda ? device->name()

@@ -140,7 +140,7 @@ class Printer : public TrainObserver {
                     format_duration(report.drain_s), format_duration(report.stall_s)));
   }
 
-  Status finish(const TrainSummary& s, const Status& status) {
+  Status finish(const TrainSummary& s) {
     progress_.clear();
     Report report;
     report.summary({"steps", "steps"}, s.steps);
@@ -159,6 +159,7 @@ class Printer : public TrainObserver {
     for (const auto& [category, bytes] : s.memory_peak_bytes) memory[category] = bytes;
     report.extra("memory_peak_bytes", std::move(memory));
     report.extra("device", device_);
+    report.extra("matmul", matmul_);
     report.extra("finished", s.finished);
     report.extra("options", context_.options.echo());
     if (s.finished && s.steps == 0)
@@ -167,8 +168,9 @@ class Printer : public TrainObserver {
     if (!s.finished && !s.last_checkpoint.empty()) report.note("to go on: " + resume_command());
     return writer_.end(report);
   }
-  void computes_on(Device& device) {
+  void computes_on(Device& device, const std::string& matmul) {
     device_ = device.name();
+    matmul_ = matmul.empty() ? "llmops" : matmul;
     is_cuda_ = device.kind() == DeviceKind::cuda;
     const int threads = device.pool().threads();
     place_ = !is_cuda_ ? fmt::format("{} thread{}", threads, threads == 1 ? "" : "s") : device_;
@@ -181,7 +183,7 @@ class Printer : public TrainObserver {
   const Options& options_;
   const TrainOptions& train_;
   int world_;
-  std::string device_, place_;
+  std::string device_, matmul_, place_;
   bool is_cuda_ = false;
   ReportWriter writer_;
   Progress progress_;
@@ -237,7 +239,7 @@ Status run_rank(const Options& o, TrainOptions t, const Corpus& corpus, const La
   LLMOPS_ASSIGN(const std::unique_ptr<Communicator> comm,
                 open_communicator(*device, launch, {.deadline_s = o.deadline_s}));
   Printer printer(context, o, t, launch.world);
-  printer.computes_on(*device);
+  printer.computes_on(*device, matmul_library(*device));
   TrainSummary summary;
   Status status = train_run(*device, *comm, corpus, t, printer, &summary);
   const bool told_by_root =
@@ -246,7 +248,7 @@ Status run_rank(const Options& o, TrainOptions t, const Corpus& corpus, const La
   // Stopped in a step, a run with --out has saved it. How the group ends is for rank 0 to say.
   context.saved = launch.rank != 0 || (summary.started && !t.out.empty());
   if (launch.rank != 0) return silent ? Status(status.code(), "") : status.in(fmt::format("rank {}", launch.rank));
-  const Status printed = summary.started ? printer.finish(summary, status) : Status();
+  const Status printed = summary.started ? printer.finish(summary) : Status();
   return status.ok() ? printed : status;
 }
 

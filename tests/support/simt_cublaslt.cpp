@@ -2,6 +2,7 @@
 #include "support/simt_cublaslt.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <deque>
 #include <string_view>
 
@@ -202,7 +203,8 @@ namespace simt {
 
 void* dlopen(const char* name, int) {
   namespace lt = llmops::cuda::lt;
-  return lt::library.present && std::string_view(name) == "libcublasLt.so.13" ? &lt::library : nullptr;
+  const bool present = lt::library.present && std::getenv("LLMOPS_SIMT_NO_CUBLASLT") == nullptr;
+  return present && std::string_view(name) == "libcublasLt.so.13" ? &lt::library : nullptr;
 }
 
 void* dlsym(void*, const char* name) {

@@ -1,5 +1,6 @@
 // cuBLASLt on the SIMT shim, for tests only: the calls of kernels/cuda/cublaslt_api.h, with the checks that the library
 // makes of layouts, epilogues, alignments and the workspace. A product runs late, in its stream's order, like a kernel.
+// LLMOPS_SIMT_NO_CUBLASLT in the environment: the machine has none.
 #pragma once
 
 #include <cstddef>

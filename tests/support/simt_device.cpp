@@ -36,6 +36,7 @@ struct Graph {
 struct Stream {
   std::deque<Item> queue;
   std::unique_ptr<Graph> recording = nullptr;
+  bool destroyed = false;
 };
 
 namespace {
@@ -91,7 +92,7 @@ struct State {
   struct sigaction before;
 };
 State& state() {
-  static State s;
+  static State& s = *new State;  // what a failed device leaves is no leak
   return s;
 }
 
@@ -176,12 +177,23 @@ bool ready(const Stream& stream) {
   return item.kind != Item::Kind::wait || item.event->reached >= item.count;
 }
 
+// A stream that was destroyed lives until its work is done.
+void end_if_done(Stream* stream) {
+  if (!stream->destroyed || !stream->queue.empty()) return;
+  std::erase(state().streams, stream);
+  delete stream;
+}
+
 // Runs one item of the stream that comes first in the schedule's order. When none can run, all streams wait, at last, for
 // external work: an event is recorded before it can be waited for.
 bool run_one() {
   State& s = state();
-  for (const unsigned i : in_order(static_cast<unsigned>(s.streams.size())))
-    if (ready(*s.streams[i])) return run_item(*s.streams[i]), true;
+  for (const unsigned i : in_order(static_cast<unsigned>(s.streams.size()))) {
+    if (!ready(*s.streams[i])) continue;
+    run_item(*s.streams[i]);
+    end_if_done(s.streams[i]);
+    return true;
+  }
   return false;
 }
 
@@ -393,9 +405,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 }
 // As with CUDA, work that is left goes on; its stream then stays.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  if (!stream->queue.empty()) return cudaSuccess;
-  std::erase(state().streams, stream);
-  delete stream;
+  stream->destroyed = true;
+  simt::end_if_done(stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {

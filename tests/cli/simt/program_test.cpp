@@ -35,8 +35,18 @@ TEST_CASE("on the device a run has the CPU's losses but for rounding, and says w
     for (size_t i = 0; i < got.size(); ++i)
       CHECK(std::fabs(got[i].find("loss")->as_double() - want[i].find("loss")->as_double()) < 1e-4);
     CHECK(contains(cuda.out, "\"device\":\"SIMT shim\""));
+    CHECK(contains(cuda.out, "\"matmul\":\"cuBLASLt 13.1.0\""));
     CHECK(contains(cpu.out, "\"device\":\"CPU "));
   }
+}
+
+TEST_CASE("a machine without cuBLASLt trains by our own matmul, and says so") {
+  DeviceWork work;
+  work.options.env.emplace_back("LLMOPS_SIMT_NO_CUBLASLT", "1");
+  const RunResult own = work.train({"--steps", "2"}), cpu = work.train({"--steps", "2", "--device", "cpu"});
+  REQUIRE_MESSAGE(own.code == 0, own.err);
+  CHECK(contains(own.out, "\"matmul\":\"llmops\""));
+  CHECK(std::fabs(steps_of(own.out)[1].find("loss")->as_double() - steps_of(cpu.out)[1].find("loss")->as_double()) < 1e-4);
 }
 
 TEST_CASE("bf16, gradient accumulation and replicated updates run on the device") {
@@ -78,6 +88,17 @@ TEST_CASE("two ranks, stopped by SIGTERM and resumed, end with the files of the 
     texts.push_back(infer.out);
   }
   CHECK(texts[0] == texts[1]);
+
+  const auto fast = [&](const char* device) {
+    return work.llmops({"infer", "run", "--ckpt", "stopped", "--prompt", "the ", "--max-tokens", "3", "--fast-matmul",
+                        "--format", "json", "--device", device});
+  };
+  const RunResult by_library = fast("cuda"), on_cpu = fast("cpu");
+  CHECK_MESSAGE(by_library.code == 0, by_library.err);
+  CHECK(contains(by_library.out, "\"matmul\":\"cuBLASLt 13.1.0\""));
+  CHECK(contains(by_library.err, "matmul by cuBLASLt 13.1.0: answers depend on --batch"));
+  CHECK(on_cpu.code == 2);
+  CHECK(contains(on_cpu.err, "--fast-matmul is for a CUDA device"));
 }
 
 TEST_CASE("NCCL's asynchronous error, a hang and a failed kernel end all ranks by the deadline, name the rank and the last step") {

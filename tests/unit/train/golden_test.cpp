@@ -1,5 +1,5 @@
 // Golden numbers that need no weight file: closed-form weights, ten AdamW steps on one batch, from PyTorch in float64
-// (testdata/models/golden_train.json; testdata/README.md says how it was made). Run on the ref and the cpu table.
+// (testdata/models/golden_train.json; testdata/README.md says how it was made). Run on each device of golden_devices().
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -9,9 +9,11 @@
 #include "base/io.h"
 #include "base/json.h"
 #include "comm/launch.h"
+#include "support/golden_devices.h"
 #include "train/step.h"
 
 using namespace llmops;
+using test::golden_devices;
 
 namespace {
 
@@ -99,11 +101,9 @@ struct Run {
   std::unique_ptr<TrainState> state;
   std::unique_ptr<Trainer> trainer;
   std::map<std::string, int> index;
+  HostSide weights, grads;
 
-  Run(const ModelConfig& config, bool reference) {
-    auto opened = Device::open_cpu({.threads = 2, .reference = reference});
-    REQUIRE(opened.ok());
-    device = opened.take();
+  Run(const ModelConfig& config, std::unique_ptr<Device> on) : device(std::move(on)) {
     auto communicator = open_communicator(*device, Launch{});
     REQUIRE(communicator.ok());
     comm = communicator.take();
@@ -114,10 +114,19 @@ struct Run {
     REQUIRE(t.ok());
     trainer = t.take();
     for (size_t i = 0; i < state->tensors().size(); ++i) index[state->tensors()[i].name] = static_cast<int>(i);
+    weights = side_of(state->weights());
+    grads = side_of(state->grads(0));
   }
 
-  // Element (row, column) of a logical tensor in a flat view.
-  float& at(const FlatView& view, const Home& home) {
+  HostSide side_of(const FlatView& view) {
+    const TensorView all = view.all();
+    auto side = HostSide::of(*device, all.data, all.elems() * static_cast<int64_t>(sizeof(float)));
+    REQUIRE(side.ok());
+    return side.take();
+  }
+
+  // Element (row, column) of a logical tensor in the host's side of the weights or gradients.
+  float& at(const HostSide& side, const Home& home) {
     const int logical = index.at(home.logical);
     for (size_t g = 0; g < state->groups().size(); ++g)
       for (const Param& param : state->groups()[g].params)
@@ -125,7 +134,7 @@ struct Run {
           if (piece.logical == logical) {
             const int64_t width = param.shape.back();
             const int64_t row = param.shape.size() > 1 ? home.row + piece.at[0] : 0;
-            auto* group = static_cast<float*>(view.range(static_cast<int>(g), 0, 1).data);
+            float* const group = side.as<float>() + state->weights().group_offset(static_cast<int>(g));
             return group[param.offset + row * width + home.column + piece.at.back()];
           }
     FAIL("no parameter for " << home.logical);
@@ -152,9 +161,9 @@ void each_element(const std::string& model, const Json& tensor, int64_t d, F&& f
         f(i, gpt2 ? gpt2_home(name, layer, row, column, d) : Home{llama_home(name), row, column});
 }
 
-void check_model(const std::string& name, bool reference, double loss_bound) {
+void check_model(const std::string& name, std::unique_ptr<Device> device, double loss_bound) {
   const Json& model = *golden().find("models")->find(name);
-  Run run(config_of(name, *model.find("dims")), reference);
+  Run run(config_of(name, *model.find("dims")), std::move(device));
   const int64_t d = run.state->config().d_model;
   for (const Json& tensor : model.find("tensors")->as_array()) {
     const double k = static_cast<double>(tensor.find("ordinal")->as_int());
@@ -162,11 +171,12 @@ void check_model(const std::string& name, bool reference, double loss_bound) {
     each_element(name, tensor, d, [&](int64_t i, const Home& home) {
       const double e = static_cast<double>(i + 1);
       const double s = std::sin(0.37 * e + 1.3 * (k + 1) + 0.0007 * e * (k + 1));
-      run.at(run.state->weights(), home) = static_cast<float>(kind == "gain"   ? 1 + 0.05 * s
+      run.at(run.weights, home) = static_cast<float>(kind == "gain"   ? 1 + 0.05 * s
                                                               : kind == "bias" ? 0.05 * s
                                                                                : 0.15 * s);
     });
   }
+  run.weights.push(run.device->compute());
   Windows windows;
   for (int row = 0; row < 2; ++row) {
     const auto &x = golden().find("x")->as_array()[row].as_array(), &y = golden().find("y")->as_array()[row].as_array();
@@ -181,11 +191,13 @@ void check_model(const std::string& name, bool reference, double loss_bound) {
     CHECK(std::fabs(result->loss - model.find("loss")->as_array()[step].as_double()) < loss_bound);
     CHECK(std::fabs(result->grad_norm - model.find("grad_norm")->as_array()[step].as_double()) < 5e-3);
     if (step > 0) continue;
+    run.grads.pull(run.device->compute());
+    REQUIRE(run.device->compute().sync().ok());
     for (const Json& tensor : model.find("tensors")->as_array()) {
       const std::string tensor_name = tensor.find("name")->as_string();
       double squares = 0;
       each_element(name, tensor, d, [&](int64_t, const Home& home) {
-        const double g = run.at(run.state->grads(0), home);
+        const double g = run.at(run.grads, home);
         squares += g * g;
       });
       const double expected = model.find("grad_norm_by_tensor_step0")->find(tensor_name)->as_double();
@@ -198,17 +210,17 @@ void check_model(const std::string& name, bool reference, double loss_bound) {
 }  // namespace
 
 TEST_CASE("golden: GPT-2, tanh GELU") {
-  for (bool reference : {true, false}) check_model("gpt2", reference, 2e-6);
+  for (auto& device : golden_devices()) check_model("gpt2", std::move(device), 2e-6);
 }
 TEST_CASE("golden: GPT-2, erf GELU") {
-  for (bool reference : {true, false}) check_model("gpt2_erf", reference, 2e-6);
+  for (auto& device : golden_devices()) check_model("gpt2_erf", std::move(device), 2e-6);
 }
 TEST_CASE("golden: Llama, half-split RoPE") {
-  for (bool reference : {true, false}) check_model("llama_half", reference, 1e-5);
+  for (auto& device : golden_devices()) check_model("llama_half", std::move(device), 1e-5);
 }
 TEST_CASE("golden: Llama, interleaved RoPE") {
-  for (bool reference : {true, false}) check_model("llama_interleaved", reference, 1e-5);
+  for (auto& device : golden_devices()) check_model("llama_interleaved", std::move(device), 1e-5);
 }
 TEST_CASE("golden: Qwen3-like") {
-  for (bool reference : {true, false}) check_model("qwen3", reference, 3e-5);
+  for (auto& device : golden_devices()) check_model("qwen3", std::move(device), 3e-5);
 }

@@ -7,6 +7,7 @@
 
 #include "base/io.h"
 #include "comm/launch.h"
+#include "support/golden_devices.h"
 #include "train/persist.h"
 #include "train/step.h"
 
@@ -14,7 +15,7 @@ using namespace llmops;
 
 namespace {
 
-void check_run(const std::string& name) {
+void check_run(const std::string& name, Device& device) {
   const auto text = read_file(LLMOPS_TESTDATA "/models/golden_hf_train.json");
   REQUIRE(text.ok());
   const auto golden = json_parse(*text);
@@ -22,14 +23,12 @@ void check_run(const std::string& name) {
   const Json& expected = *golden->find("runs")->find(name)->find("float64");
   const auto source = open_hf(LLMOPS_TESTDATA "/models/" + name);
   REQUIRE_MESSAGE(source.ok(), source.status().message());
-  auto device = Device::open_cpu({.threads = 2});
-  REQUIRE(device.ok());
-  auto comm = open_communicator(**device, Launch{});
+  auto comm = open_communicator(device, Launch{});
   REQUIRE(comm.ok());
-  auto state = TrainState::make(**device, **comm, (*source)->config(), Parallel{}, DType::f32, 1);
+  auto state = TrainState::make(device, **comm, (*source)->config(), Parallel{}, DType::f32, 1);
   REQUIRE(state.ok());
-  REQUIRE(restore(**state, **source, false, **device).ok());
-  auto trainer = Trainer::make(**device, **comm, **state, 4, 32);
+  REQUIRE(restore(**state, **source, false, device).ok());
+  auto trainer = Trainer::make(device, **comm, **state, 4, 32);
   REQUIRE(trainer.ok());
   const auto& sequences = golden->find("tokens")->as_array();
   for (int step = 0; step < 20; ++step) {
@@ -53,7 +52,15 @@ void check_run(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("20 steps from a Hugging Face GPT-2") { check_run("gpt2"); }
-TEST_CASE("20 steps from a Hugging Face Llama") { check_run("llama"); }
-TEST_CASE("20 steps from a Hugging Face Llama with tied embeddings and biases") { check_run("llama_tied_bias"); }
-TEST_CASE("20 steps from a Hugging Face Qwen3") { check_run("qwen3"); }
+TEST_CASE("20 steps from a Hugging Face GPT-2") {
+  for (const auto& device : test::golden_devices()) check_run("gpt2", *device);
+}
+TEST_CASE("20 steps from a Hugging Face Llama") {
+  for (const auto& device : test::golden_devices()) check_run("llama", *device);
+}
+TEST_CASE("20 steps from a Hugging Face Llama with tied embeddings and biases") {
+  for (const auto& device : test::golden_devices()) check_run("llama_tied_bias", *device);
+}
+TEST_CASE("20 steps from a Hugging Face Qwen3") {
+  for (const auto& device : test::golden_devices()) check_run("qwen3", *device);
+}
