@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "base/text.h"
@@ -219,9 +220,12 @@ Status no_device(cudaError_t error) {
     return io_error(fmt::format("no NVIDIA driver for CUDA {}.{} was found (libcuda.so.1; cudaGetDeviceCount gave error "
                                 "35): install or update the driver; the CPU works without one",
                                 CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10));
-  if (error == cudaErrorNoDevice || error == cudaSuccess)
-    return io_error("the driver (libcuda.so.1) sees no GPU (cudaGetDeviceCount gave error 100): check "
-                    "CUDA_VISIBLE_DEVICES; the CPU works without one");
+  if (error == cudaErrorNoDevice || error == cudaSuccess) {
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    return io_error(fmt::format("the driver (libcuda.so.1) sees no GPU (cudaGetDeviceCount gave error 100; "
+                                "CUDA_VISIBLE_DEVICES is {}); the CPU works without one",
+                                visible != nullptr ? "\"" + escape_control(visible) + "\"" : "not set"));
+  }
   return {Code::io, status_of(error, "cudaGetDeviceCount").message()};
 }
 

@@ -2,7 +2,7 @@
 //
 // Tasks are cut by the caller, never by the number of threads, and claimed one by one from an atomic counter: results
 // that do not depend on who runs a task do not depend on the thread count either. An idle worker spins for at most
-// 20 us, then sleeps on a futex, so that two processes sharing a core do not starve each other.
+// 100 us, then sleeps on a futex, so that two processes sharing a core do not starve each other.
 #pragma once
 
 #include <cstdint>
