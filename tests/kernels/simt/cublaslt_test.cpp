@@ -35,9 +35,12 @@ struct Case {
     std::string error = run_on(reference_device(), matmul, args);
     const GuardedTensor want = out, want_aux = aux;
     out.restore(start);
+    auto device = open_cuda_device();
+    const auto name = device->use_fast_matmul();
+    if (!name.ok()) return name.status().message();
     for (const simt::Schedule schedule : schedules()) {
       simt::set_schedule(schedule);
-      if (error.empty()) error = check_cuda(want, want_aux, library);
+      if (error.empty()) error = check_cuda(*device, want, want_aux, library);
     }
     return error;
   }
@@ -53,13 +56,10 @@ struct Case {
   MatmulArgs args;
 
  private:
-  std::string check_cuda(const GuardedTensor& want, const GuardedTensor& want_aux, bool library) {
-    auto device = open_cuda_device();
-    const auto name = device->use_fast_matmul();
-    if (!name.ok()) return name.status().message();
+  std::string check_cuda(Device& device, const GuardedTensor& want, const GuardedTensor& want_aux, bool library) {
     std::vector<std::unique_ptr<Mirror>> mirrors;
     const auto mirrored = [&](const GuardedTensor& host, bool wanted) -> TensorView {
-      mirrors.push_back(std::make_unique<Mirror>(*device, host));
+      mirrors.push_back(std::make_unique<Mirror>(device, host));
       return wanted ? mirrors.back()->view() : TensorView{};
     };
     MatmulArgs on_device = args;
@@ -71,9 +71,9 @@ struct Case {
     on_device.residual = mirrored(residual, args.residual.present());
     on_device.act_backward = mirrored(before, args.act_backward.present());
     const int64_t products = simt::cublaslt_calls().products;
-    const Status called = matmul(device->compute(), on_device);
-    for (auto& mirror : mirrors) mirror->enqueue_download(*device);
-    const Status done = device->compute().sync();
+    const Status called = matmul(device.compute(), on_device);
+    for (auto& mirror : mirrors) mirror->enqueue_download(device);
+    const Status done = device.compute().sync();
     if (!called.ok() || !done.ok()) return called.message() + done.message();
     if ((simt::cublaslt_calls().products > products) != library) return library ? "not the library" : "the library";
     GuardedTensor got = out, got_aux = aux;

@@ -40,7 +40,7 @@ TEST_CASE("cuda sample: ties go to the lower id, -inf is never drawn") {
     for (const Rule rule : {Rule{0, 1, 0}, {1, 1, 2}, {1, 1, 4}, {1, 0.24, 0}, {1, 0.6, 2}, {1, 0.999999, 4}, {1, 1, 0}}) {
       CAPTURE(rule.top_k);
       CAPTURE(rule.top_p);
-      const int64_t n = 40;
+      const int64_t n = 8;
       GuardedTensor x(DType::f32, {n, 8}), ids(DType::i32, {n}), temperature(DType::f32, {n}), top_p(DType::f32, {n});
       GuardedTensor top_k(DType::i32, {n}), key(DType::i64, {n}), position(DType::i64, {n});
       temperature.fill(rule.temperature), top_p.fill(rule.top_p), top_k.fill(rule.top_k), key.fill(7);

@@ -264,7 +264,7 @@ TEST_CASE("a device that cannot be opened says what was looked for") {
     return device.status().message();
   };
   CHECK(contains(message(0, cudaErrorInsufficientDriver), "libcuda.so.1; cudaGetDeviceCount gave error 35"));
-  CHECK(contains(message(0, cudaErrorNoDevice), "sees no GPU (cudaGetDeviceCount gave error 100)"));
+  CHECK(contains(message(0, cudaErrorNoDevice), "sees no GPU (cudaGetDeviceCount gave error 100; CUDA_VISIBLE_DEVICES is "));
   CHECK(message(1, cudaSuccess) == "CUDA device 1: this machine has 1, numbered from 0");
   CHECK(message(-1, cudaSuccess) == "CUDA device -1: this machine has 1, numbered from 0");
 }
