@@ -13,8 +13,7 @@ constexpr int64_t kCacheLine = 64, kPage = 4096;
 // All of b is packed once when several tasks read it, unless the copy would crowd the last-level cache and memory.
 constexpr int64_t kSharedBytesMax = int64_t{32} << 20;
 constexpr int64_t kBlockRows = 48;  // of a; with 512 steps 96 KiB, a fifth of a small L2
-constexpr int64_t kTaskRows = 132;
-constexpr int64_t kOneTaskRows = 264;  // 256 tokens are one task high: b is packed once without being shared
+constexpr int64_t kTaskRows = 264;  // 256 tokens are one task high, so b is packed once without being shared
 
 }  // namespace
 
@@ -27,7 +26,7 @@ MatmulBlocks matmul_blocks(const MatmulShape& s) {
   // high: they keep their panels of b (128 KiB) in L2 and stream rows of a. A task that packs its own panels is always
   // high. Both are cut further until a few threads can share the work and finish together.
   const bool wide = s.a_trans && s.copies_a && (s.b_ready || panel_bytes <= kSharedBytesMax);
-  b.m_task = round_up(wide ? std::min(s.m, kBlockRows) : s.m <= kOneTaskRows ? s.m : kTaskRows, s.tile_rows);
+  b.m_task = round_up(std::min(s.m, wide ? kBlockRows : kTaskRows), s.tile_rows);
   b.n_task = round_up(std::min<int64_t>(s.n, wide ? 768 : 64), s.tile_cols);
   const auto tasks = [&] { return ceil_div(s.m, b.m_task) * ceil_div(s.n, b.n_task); };
   const int64_t tasks_min = wide ? 6 : 12;
@@ -39,7 +38,7 @@ MatmulBlocks matmul_blocks(const MatmulShape& s) {
   if (!s.b_ready && b.m_tasks > 1 && panel_bytes <= kSharedBytesMax) b.shared_bytes = round_up(panel_bytes, kCacheLine);
   b.partial_elems = b.chains == 1 ? s.tile_rows * s.tile_cols : b.m_task * b.n_task;
   b.b_elems = s.b_ready || b.shared_bytes > 0 ? 0 : steps * b.n_task;
-  const int64_t a_rows = s.copies_a ? b.m_block : s.a_trans ? s.tile_rows : 0, a_elems = (steps + kLanes) * a_rows;
+  const int64_t a_rows = s.copies_a ? b.m_block : 0, a_elems = (steps + kLanes) * a_rows;
   b.worker_bytes = round_up((b.partial_elems + b.b_elems + a_elems) * 4, kPage);
   return b;
 }

@@ -11,7 +11,7 @@ struct MatmulShape {
   int64_t chain_steps;        // of one chain of 512 k
   int tile_rows, tile_cols;   // of the register tile
   bool a_trans;               // a is stored [k,m]
-  bool copies_a;              // a is widened or packed block by block, else only a last tile of a stored [k,m]
+  bool copies_a;              // a is widened or packed block by block
   bool b_ready;               // the kernel can read b as it lies
 };
 

@@ -5,18 +5,18 @@ namespace llmops::LLMOPS_ISA {
 
 using Kernel = void (*)(const Tile&);
 
-// Kernels for 1 .. kTileRows rows of a, or for whole tiles whose rows lie side by side.
-template <class Product, int kPanels, int... kRow>
+// Kernels for 1 .. kTileRows rows of a.
+template <class Product, int kPanels, bool kByStep, int... kRow>
 Kernel row_kernel(int rows, std::integer_sequence<int, kRow...>) {
-  static constexpr Kernel kTable[] = {run_tile<Product, kRow + 1, kPanels, false>...};
+  static constexpr Kernel kTable[] = {run_tile<Product, kRow + 1, kPanels, kByStep>...};
   return kTable[rows - 1];
 }
 template <class Product>
 Kernel kernel_for(bool by_step, int rows, int panels) {
   constexpr auto kRows = std::make_integer_sequence<int, kTileRows>();
   if (panels > kTilePanels) return by_step ? run_tile<Product, 1, kFlatPanels, true> : run_tile<Product, 1, kFlatPanels, false>;
-  if (!by_step) return panels == 1 ? row_kernel<Product, 1>(rows, kRows) : row_kernel<Product, kTilePanels>(rows, kRows);
-  return panels == 1 ? run_tile<Product, kTileRows, 1, true> : run_tile<Product, kTileRows, kTilePanels, true>;
+  if (panels == 1) return by_step ? row_kernel<Product, 1, true>(rows, kRows) : row_kernel<Product, 1, false>(rows, kRows);
+  return by_step ? row_kernel<Product, kTilePanels, true>(rows, kRows) : row_kernel<Product, kTilePanels, false>(rows, kRows);
 }
 
 inline Ends ends_of(const MatmulArgs& args) {
@@ -47,8 +47,8 @@ struct Matmul {
     return k0 / Kind::kPerStep * round_up(blocks.n, kLanes) + n0 * steps;
   }
   void task(int64_t index, int worker) const;
-  int64_t bring_a(int64_t k0, int64_t kc, int64_t m0, int64_t rows, float* packed) const;
-  void place_a(Tile& tile, int64_t k0, int64_t m0, int64_t m, int64_t in_place, const float* packed) const;
+  void copy_a(int64_t k0, int64_t kc, int64_t m0, int64_t rows, float* packed) const;
+  void place_a(Tile& tile, int64_t k0, int64_t m0, int64_t m, const float* packed) const;
   void look_ahead(Tile& tile, int64_t k0, int64_t m, int64_t index) const;
   void rows_block(Tile& tile, int64_t k0, int64_t kc, int64_t m0, int64_t rows, int64_t n0, int64_t columns,
                   float* packed) const;
@@ -87,33 +87,27 @@ void Matmul<Kind>::pack_all(Pool& pool, float* out) const {
   });
 }
 
-// The first rows of a block whose tiles read a where it lies; the others are copied to `packed`.
+// The rows of a block, for kinds that do not read a where it lies.
 template <class Kind>
-int64_t Matmul<Kind>::bring_a(int64_t k0, int64_t kc, int64_t m0, int64_t rows, float* packed) const {
+void Matmul<Kind>::copy_a(int64_t k0, int64_t kc, int64_t m0, int64_t rows, float* packed) const {
   const ConstTensorView& a = args.a;
-  if (args.a_trans) {
-    const int64_t whole = Kind::kCopiesA ? 0 : rows / kTileRows * kTileRows;
-    if (whole < rows) Kind::a_tiles(at<const In>(a, k0, m0 + whole), a.stride[0], rows - whole, kc, packed);
-    return whole;
-  }
   if constexpr (Kind::kCopiesA) {
-    Kind::a_rows(at<const In>(a, m0, k0), a.stride[0], rows, kc, packed);
-    return 0;
+    if (args.a_trans) Kind::a_tiles(at<const In>(a, k0, m0), a.stride[0], rows, kc, packed);
+    else Kind::a_rows(at<const In>(a, m0, k0), a.stride[0], rows, kc, packed);
   }
-  return rows;
 }
 
 // Where the tile of row m0 + m finds a.
 template <class Kind>
-void Matmul<Kind>::place_a(Tile& tile, int64_t k0, int64_t m0, int64_t m, int64_t in_place, const float* packed) const {
+void Matmul<Kind>::place_a(Tile& tile, int64_t k0, int64_t m0, int64_t m, const float* packed) const {
   const ConstTensorView& a = args.a;
-  if (m < in_place) {
-    tile.a = args.a_trans ? at<float>(a, k0, m0 + m) : at<float>(a, m0 + m, k0);
-    tile.a_row = tile.a_step = a.stride[0];
-  } else {
-    tile.a = packed + (args.a_trans ? (m - in_place) / kTileRows * tile_elems(tile.k) : (m - in_place) * tile.k);
+  if constexpr (Kind::kCopiesA) {
+    tile.a = packed + (args.a_trans ? m / kTileRows * tile_elems(tile.k) : m * tile.k);
     tile.a_row = tile.k;
     tile.a_step = kTileRows;
+  } else {
+    tile.a = args.a_trans ? at<float>(a, k0, m0 + m) : at<float>(a, m0 + m, k0);
+    tile.a_row = tile.a_step = a.stride[0];
   }
 }
 
@@ -141,7 +135,7 @@ void Matmul<Kind>::look_ahead(Tile& tile, int64_t k0, int64_t m, int64_t index) 
 template <class Kind>
 void Matmul<Kind>::rows_block(Tile& tile, int64_t k0, int64_t kc, int64_t m0, int64_t rows, int64_t n0, int64_t columns,
                               float* packed) const {
-  const int64_t in_place = bring_a(k0, kc, m0, rows, packed);
+  copy_a(k0, kc, m0, rows, packed);
   const float* const b = tile.b;
   int64_t index = 0;
   for (int64_t n = 0; n < columns; n += tile.cols) {
@@ -152,7 +146,7 @@ void Matmul<Kind>::rows_block(Tile& tile, int64_t k0, int64_t kc, int64_t m0, in
     for (int64_t m = 0; m < rows; m += kTileRows) {
       tile.m = m0 + m;
       tile.rows = static_cast<int>(std::min<int64_t>(kTileRows, rows - m));
-      place_a(tile, k0, m0, m, in_place, packed);
+      place_a(tile, k0, m0, m, packed);
       look_ahead(tile, k0, m0 + rows, index++);
       kernel_for<typename Kind::Product>(args.a_trans, tile.rows, static_cast<int>(ceil_div(tile.cols, kLanes)))(tile);
       if (blocks.chains > 1) tile.partial += kTileRows * kTileCols;

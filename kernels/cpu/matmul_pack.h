@@ -3,7 +3,7 @@
 // b becomes panels of 16 columns, panel[step][16], zero beyond n; all panels of one chain, then those of the next. A
 // step is one k in f32, or a pair of bf16 in the 32 bits of a float (even k low, a last odd k paired with zero): what
 // the dot products read and what matmul_pack() writes for bf16. a is read row by row where it lies, if it is f32; else
-// its rows are copied; stored [k,m] it becomes tiles[step][kTileRows].
+// its rows are copied, or, stored [k,m], become tiles[step][kTileRows].
 #pragma once
 
 namespace llmops::LLMOPS_ISA {
