@@ -82,6 +82,7 @@ Contract contract_of(const AttentionArgs& a, DeviceId device) {
     c.in("kv_begin", a.kv_begin, kI32, "s");
   }
   attention_scalars(c, a.scale, a.softcap, a.window);
+  c.require(a.kv_max >= 0, "kv_max is below 0; 0 means not known");
   return c.apart();
 }
 

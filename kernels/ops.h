@@ -145,6 +145,8 @@ struct RopeArgs {
 // A paged cache has block_table in place of kv_begin: k and v are a pool of blocks of 16 rows, and KV row j of sequence s is
 // row block_table[s, j / 16] * 16 + j % 16 of it. m and kv_pos0 are then multiples of 16, so that a ring drops whole blocks.
 // Entries behind kv_len are not read. The bits are those of a contiguous cache.
+// kv_max is an upper bound of every kv_len, for a device whose lengths the host cannot see: the work is cut by it. It
+// changes no bits. A sequence with more is an error of the stream.
 struct AttentionArgs {
   ConstTensorView q;        // T [n,h,e]; rows and heads may be strided
   ConstTensorView k, v;     // T [m,k,e]; separate strides
@@ -156,6 +158,7 @@ struct AttentionArgs {
   float softcap;   // scores = softcap * tanh(scores / softcap); 0: none
   int32_t window;  // 0: none
   ConstTensorView block_table;  // i32 [s,w]; optional
+  int64_t kv_max = 0;           // 0: m, or what block_table has room for
 };
 constexpr int64_t kKvBlock = 16;  // rows of a block of a paged cache
 // dq, dk, dv are overwritten; may be strided (slices of one fused gradient).

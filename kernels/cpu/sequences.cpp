@@ -29,6 +29,9 @@ Status check_sequences(const Sequences& sequences, int64_t q_rows, int64_t kv_ro
       return invalid_error(
           fmt::format("sequence {}: query rows [{}, {}) found, an ascending range within [0, {}) expected", s,
                       seq.q_begin, seq.q_begin + seq.q_count, q_rows));
+    if (sequences.kv_max > 0 && seq.kv_count > sequences.kv_max)
+      return invalid_error(fmt::format("sequence {}: {} KV rows found, at most kv_max {} expected", s, seq.kv_count,
+                                       sequences.kv_max));
     if (seq.blocks != nullptr) {
       LLMOPS_TRY(check_blocks(sequences, s, kv_rows));
       continue;

@@ -20,6 +20,7 @@ struct Sequences {
   int64_t count;
   const int32_t* block_table;  // [count, table_width], or null
   int64_t table_width;
+  int64_t kv_max;  // of one sequence; 0: not known
 
   Sequence operator[](int64_t s) const {
     return {q_begin[s], int64_t{q_begin[s + 1]} - q_begin[s], block_table ? 0 : kv_begin[s], kv_len[s], q_pos0[s],
@@ -31,14 +32,16 @@ template <class Args>
 Sequences sequences_of(const Args& args) {
   const auto i32 = [](const ConstTensorView& view) { return static_cast<const int32_t*>(view.data); };
   Sequences all = {i32(args.q_begin), i32(args.kv_begin), i32(args.kv_len), i32(args.q_pos0), i32(args.kv_pos0),
-                   args.kv_len.dim[0], nullptr, 0};
-  if constexpr (requires { args.block_table; })
+                   args.kv_len.dim[0], nullptr, 0, 0};
+  if constexpr (requires { args.block_table; }) {
     if (args.block_table.present()) all.block_table = i32(args.block_table), all.table_width = args.block_table.dim[1];
+    all.kv_max = args.kv_max;
+  }
   return all;
 }
 
 // The offsets are data, so they are checked where they are read: no row outside [0, q_rows) and [0, kv_rows), no block
-// outside of the pool.
+// outside of the pool. The lengths are at hand here, so kv_max is only held against them.
 Status check_sequences(const Sequences& sequences, int64_t q_rows, int64_t kv_rows);
 // For gradients: no KV row belongs to two sequences, and they are in order.
 Status check_disjoint(const Sequences& sequences);

@@ -246,8 +246,7 @@ Status run(Stream& stream, const AttentionArgs& a) {
   dim3 grid(static_cast<unsigned>(n / g.block_queries + args.sequences.count),
             static_cast<unsigned>(a.k.dim[1] * g.head_blocks));
   // A sequence may begin and end within a chunk.
-  const int64_t keys = a.block_table.present() ? args.sequences.table_width * kKvBlock : a.k.dim[0];
-  const int64_t chunks = keys / kChunk + 2, blocks = int64_t{grid.x} * grid.y, rows = n * g.heads;
+  const int64_t chunks = args.sequences.kv_max / kChunk + 2, blocks = int64_t{grid.x} * grid.y, rows = n * g.heads;
   const bool spread = blocks < kBlocksPlenty && chunks > 3 && rows * chunks * (g.e + 2) <= kPartialFloatsMax;
   if (spread) {
     grid.z = static_cast<unsigned>(std::min(chunks, kBlocksPlenty / blocks));

@@ -64,6 +64,7 @@ struct Sequences {
   int64_t count, q_rows, kv_rows;
   const int32_t* block_table;  // [count, table_width], or null
   int64_t table_width;
+  int64_t kv_max;  // of one sequence
   FaultPlace fault;
 
 #if defined(__CUDACC__) || defined(LLMOPS_SIMT)
@@ -83,7 +84,7 @@ struct Sequences {
     const int64_t kv_end = paged ? table_width * kKvBlock : kv_rows;
     const bool valid = seq.q_begin >= 0 && seq.q_count >= 0 && seq.q_begin + seq.q_count <= q_rows &&
                        seq.kv_begin >= 0 && seq.kv_count >= 0 && seq.kv_begin + seq.kv_count <= kv_end &&
-                       (!paged || seq.kv_pos % kKvBlock == 0);
+                       seq.kv_count <= kv_max && (!paged || seq.kv_pos % kKvBlock == 0);
     if (valid) return seq;
     report(fault, s, 0);
     return {};
@@ -121,13 +122,18 @@ Sequences sequences_of(Stream& stream, const char* op, const Args& a) {
   const FaultKind kind = {
       wrong_sequence, op,
       "rows of q, or of k and v (q_begin, kv_begin, kv_len, kv_pos0, block_table), that are outside of "
-      "the tensors, or overlap in a backward pass",
+      "the tensors, or more than kv_max, or overlap in a backward pass",
       0, false};
-  Sequences all = {i32(a.q_begin),           i32(a.kv_begin), i32(a.kv_len), i32(a.q_pos0), i32(a.kv_pos0),
-                   a.kv_len.dim[0],          a.q.dim[0],      a.k.dim[0],    nullptr,       0,
-                   fault_place(stream, kind)};
-  if constexpr (requires { a.block_table; })
-    if (a.block_table.present()) all.block_table = i32(a.block_table), all.table_width = a.block_table.dim[1];
+  Sequences all = {i32(a.q_begin),  i32(a.kv_begin), i32(a.kv_len), i32(a.q_pos0), i32(a.kv_pos0),
+                   a.kv_len.dim[0], a.q.dim[0],      a.k.dim[0],    nullptr,       0,
+                   a.k.dim[0],      fault_place(stream, kind)};
+  if constexpr (requires { a.block_table; }) {
+    if (a.block_table.present()) {
+      all.block_table = i32(a.block_table), all.table_width = a.block_table.dim[1];
+      all.kv_max = all.table_width * kKvBlock;
+    }
+    if (a.kv_max > 0) all.kv_max = std::min(all.kv_max, a.kv_max);
+  }
   return all;
 }
 

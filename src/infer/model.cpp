@@ -109,7 +109,8 @@ Batch InferModel::fill_batch(std::span<const SequenceRows> sequences) {
           .kv_begin = view(at.kv_begin(), s),
           .kv_len = view(at.kv_len(), s),
           .q_pos0 = view(at.q_pos0(), s),
-          .kv_pos0 = view(at.kv_pos0(), s)};
+          .kv_pos0 = view(at.kv_pos0(), s),
+          .kv_max = capacity_};
 }
 
 Result<TensorView> InferModel::forward(std::span<const SequenceRows> sequences) {

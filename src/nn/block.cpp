@@ -81,7 +81,9 @@ Status attend(const BlockCtx& ctx, const Batch& batch, const Slot& slot, const K
                                 .kv_pos0 = batch.kv_pos0,
                                 .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
                                 .softcap = 0,
-                                .window = 0});
+                                .window = 0,
+                                .block_table = {},
+                                .kv_max = batch.kv_max});
 }
 
 Status mlp_forward(const BlockCtx& ctx, int group, int64_t n, const Slot& slot, TensorView out) {

@@ -22,6 +22,7 @@ struct Batch {
   ConstTensorView tokens, positions;                           // i32 [n]
   ConstTensorView targets;                                     // i32 [n], -1: no loss; absent in inference
   ConstTensorView q_begin, kv_begin, kv_len, q_pos0, kv_pos0;  // i32, see AttentionArgs
+  int64_t kv_max = 0;
 };
 
 // Everything a block needs besides its tensors.

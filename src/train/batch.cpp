@@ -46,7 +46,8 @@ void BatchBuffer::fill(Stream& stream, const Windows& windows, int64_t first, in
             .kv_begin = view(begin, s),
             .kv_len = view(len, s),
             .q_pos0 = view(q_pos0, s),
-            .kv_pos0 = view(kv_pos0, s)};
+            .kv_pos0 = view(kv_pos0, s),
+            .kv_max = seq_};
 }
 
 }  // namespace llmops

@@ -182,6 +182,14 @@ TEST_CASE("attention: offsets outside the tensors are errors that name the seque
   CHECK(error(c.kv_len, 1, 3).find("sequence 1: KV rows [3, 6) found") != std::string::npos);
   CHECK(error(c.kv_len, 0, -1).find("sequence 0: KV rows [0, -1) found") != std::string::npos);
   CHECK(error(c.kv_begin, 0, -1).find("sequence 0: KV rows [-1, 2) found") != std::string::npos);
+  for (bool reference : {false, true}) {
+    AttentionArgs args = c.forward();
+    args.kv_max = 2;
+    CHECK(run_on(*open_device({.threads = 2, .reference = reference}), attention, args)
+              .find("sequence 0: 3 KV rows found, at most kv_max 2 expected") != std::string::npos);
+    args.kv_max = 3;
+    CHECK(run_on(*open_device({.threads = 2, .reference = reference}), attention, args) == "");
+  }
   c.kv_begin.set(1, 2);
   const auto device = open_device({.threads = 2});
   CHECK(run_on(*device, attention_backward, c.backward()).find("sequence 1: KV rows from 2 found, from 3") !=

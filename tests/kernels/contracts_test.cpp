@@ -150,6 +150,7 @@ TEST_CASE("contract: rope and attention") {
   refused<AttentionArgs>(forward, [](auto& a) { a.scale = INFINITY; }, {"attention: scale is inf"});
   refused<AttentionArgs>(forward, [](auto& a) { a.softcap = -1; }, {"attention: softcap"});
   refused<AttentionArgs>(forward, [](auto& a) { a.window = -1; }, {"attention: window"});
+  refused<AttentionArgs>(forward, [](auto& a) { a.kv_max = -1; }, {"attention: kv_max is below 0"});
   refused<AttentionArgs>(forward, [](auto& a) { a.k = tensor(kF32, {9, 3, 8}), a.v = tensor(kF32, {9, 3, 8}); },
                          {"attention: the query heads"});
   AttentionArgs paged = forward;

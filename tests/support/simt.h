@@ -143,6 +143,7 @@ struct Schedule {
 void set_schedule(Schedule schedule);
 void set_device_count(int devices);              // else LLMOPS_SIMT_DEVICES of the environment, else there is no driver
 void set_device_count_error(cudaError_t error);  // what a machine without a driver or a GPU answers
+int64_t launches();                              // of kernels, so far
 void reset();  // forgets queued work, and a failure with the memory of the device that failed
 
 // --- Warp operations: a rendezvous of the lanes of a mask.

@@ -263,6 +263,8 @@ void reset() {
   s.used = 0;
 }
 
+int64_t launches() { return state().launches; }
+
 cudaError_t launch(cudaStream_t stream, dim3 grid, dim3 size, size_t shared_bytes, const char* name,
                    std::function<void()> kernel) {
   const uint64_t threads = uint64_t{size.x} * size.y * size.z;

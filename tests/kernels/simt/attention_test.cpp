@@ -108,7 +108,7 @@ TEST_CASE("attention_backward: every shape; rows and keys of no sequence have no
 
 // Runs a case on the device, in the order of the last schedule; out and lse are downloaded. The message of the call or
 // of the stream.
-std::string run_cuda(Case& c, Paged* paged = nullptr) {
+std::string run_cuda(Case& c, Paged* paged = nullptr, int64_t kv_max = 0) {
   const std::vector<CaseTensor> tensors = paged ? paged_tensors(c, *paged) : forward_tensors(c);
   auto device = open_cuda_device();
   std::vector<std::unique_ptr<Mirror>> mirrors;
@@ -117,7 +117,9 @@ std::string run_cuda(Case& c, Paged* paged = nullptr) {
     mirrors.push_back(std::make_unique<Mirror>(*device, *t.tensor));
     views.push_back(mirrors.back()->view());
   }
-  Status status = attention(device->compute(), paged ? paged_args(c, views) : forward_args(c, views));
+  AttentionArgs args = paged ? paged_args(c, views) : forward_args(c, views);
+  args.kv_max = kv_max;
+  Status status = attention(device->compute(), args);
   for (auto& mirror : mirrors) mirror->enqueue_download(*device);
   if (status.ok()) status = device->compute().sync();
   if (status.ok()) c.out.restore(mirrors[7]->bytes()), c.lse.restore(mirrors[8]->bytes());
@@ -145,6 +147,24 @@ TEST_CASE("attention on tensor cores: chunked prefill, decode and pages give the
       REQUIRE(run_cuda(*again, &paged) == "");
       CHECK(difference_bits(again->out, part->out) == "");
     }
+  }
+}
+
+// With the 8 * 8192 rows of all sequences the partials of a spread walk would not fit; with those of one they do.
+TEST_CASE("attention: the walk of a cache of several sequences is spread by kv_max, with the bits of one walk") {
+  constexpr int64_t kCapacity = 8192;
+  Shape shape{16, 512, 1, {}};
+  for (int64_t keys : {520, 1, 17, 300, 2, 3, 4, 5})
+    shape.sequences.push_back({1, keys, keys - 1, 0, kCapacity - keys});
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    Case one(shape, dtype), spread(shape, dtype);
+    const int64_t before = simt::launches();
+    REQUIRE(run_cuda(one) == "");
+    CHECK(simt::launches() - before == 1);
+    REQUIRE(run_cuda(spread, nullptr, kCapacity) == "");
+    CHECK(simt::launches() - before == 3);  // and the merge
+    CHECK(difference_bits(spread.out, one.out) == "");
+    CHECK(difference_bits(spread.lse, one.lse) == "");
   }
 }
 
@@ -181,6 +201,12 @@ TEST_CASE("attention: offsets outside the tensors are errors that name the seque
   CHECK(names(error(&Case::kv_len, 2, 3), 2));
   CHECK(names(error(&Case::kv_len, 0, -1), 0));
   CHECK(names(error(&Case::kv_begin, 1, -1), 1));
+  Case c({4, 1, 1, {{3, 3, 0, 0}, {5, 5, 0, 0}}}, DType::f32);
+  CHECK(run_cuda(c, nullptr, 5) == "");
+  CHECK(names(run_cuda(c, nullptr, 4), 1));
+  Paged paged(c);
+  CHECK(run_cuda(c, &paged, 5) == "");
+  CHECK(names(run_cuda(c, &paged, 4), 1));
 }
 
 TEST_CASE("attention: blocks outside the pool are errors that name the sequence") {
