@@ -271,11 +271,16 @@ struct SampleArgs {
   int64_t vocab;                // columns from vocab on are never drawn
 };
 
-// Row rows[i] of the caches = row i of k and v: new keys and values enter a KV cache.
+// Row rows[i] of the caches = row i of k and v: new keys and values enter a KV cache. With cos_sin it is also `rope`,
+// of k on its way and of q in place, with the bits of both ops one after the other.
 struct KvStoreArgs {
-  ConstTensorView k, v;      // T [n,k,e], rows strided
-  ConstTensorView rows;      // i32 [n]
+  ConstTensorView k, v;         // T [n,k,e], rows strided
+  ConstTensorView rows;         // i32 [n]
   TensorView k_cache, v_cache;  // T [m,k,e]
+  TensorView q;                 // T [n,h,e]; these are present together or not at all
+  ConstTensorView positions;    // i32 [n]
+  ConstTensorView cos_sin;      // f32 [p, r/2, 2]
+  bool interleaved = false;
 };
 
 // out[0] f64 (+)= sum of x f32 [n]: f64 over 16 lanes ascending, folded.

@@ -105,22 +105,4 @@ Status attention_backward(Stream&, const AttentionBackwardArgs& a) {
   return {};
 }
 
-Status rope(Stream&, const RopeArgs& a) {
-  LLMOPS_TRY(check_ids("rope", "positions", a.positions, a.cos_sin.dim[0], false));
-  const int64_t half = a.cos_sin.dim[1];
-  for (int64_t n = 0; n < a.x.dim[0]; ++n)
-    for (int64_t h = 0; h < a.x.dim[1]; ++h) {
-      for (int64_t i = 0; i < half; ++i) {
-        const int64_t first = a.interleaved ? 2 * i : i, second = a.interleaved ? 2 * i + 1 : i + half;
-        const double x = get(a.x, n, h, first), y = get(a.x, n, h, second);
-        const double cos = get(a.cos_sin, geti(a.positions, n), i, 0);
-        const double sin = get(a.cos_sin, geti(a.positions, n), i, 1) * (a.inverse ? -1 : 1);
-        put(a.out, x * cos - y * sin, n, h, first);
-        put(a.out, x * sin + y * cos, n, h, second);
-      }
-      for (int64_t e = 2 * half; e < a.x.dim[2]; ++e) put(a.out, get(a.x, n, h, e), n, h, e);
-    }
-  return {};
-}
-
 }  // namespace llmops::ref

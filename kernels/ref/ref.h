@@ -65,6 +65,10 @@ inline void put_sums(const TensorView& t, const std::vector<double>& sums, bool 
   for (size_t i = 0; i < sums.size(); ++i) put(t, accumulate ? get(t, i) + sums[i] : sums[i], i);
 }
 
+// out[to,h,e] = x[n,h,e] turned by the angles of the position: RopeArgs.
+void turn_row(const ConstTensorView& x, int64_t n, const TensorView& out, int64_t to, const ConstTensorView& cos_sin,
+              int64_t position, bool interleaved, bool inverse);
+
 double activate(Activation act, double x);
 double activate_slope(Activation act, double x);  // d activate / dx
 

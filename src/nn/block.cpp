@@ -13,13 +13,14 @@ Activation activation(const ModelConfig& config) {
   return config.mlp == MlpKind::gelu_erf ? Activation::gelu_erf : Activation::gelu_tanh;
 }
 
-// The q, k and v columns of a fused [n, (h+2k)e] tensor as heads.
+// The q, k and v columns of a fused [n, (h+2k)e] tensor as heads; qk are those of q and k in one.
 struct Qkv {
-  TensorView q, k, v;
+  TensorView q, k, v, qk;
   Qkv(const ModelConfig& c, TensorView fused)
       : q(heads_view(fused, 0, c.heads, c.head_dim)),
         k(heads_view(fused, c.q_dim(), c.kv_heads, c.head_dim)),
-        v(heads_view(fused, c.q_dim() + c.kv_dim(), c.kv_heads, c.head_dim)) {}
+        v(heads_view(fused, c.q_dim() + c.kv_dim(), c.kv_heads, c.head_dim)),
+        qk(heads_view(fused, 0, c.heads + c.kv_heads, c.head_dim)) {}
 };
 
 Status rotate(const BlockCtx& ctx, const Batch& batch, TensorView x, bool inverse) {
@@ -59,16 +60,24 @@ Status project_qkv(const BlockCtx& ctx, int group, int64_t n, const Slot& slot) 
                                .eps = eps});
 }
 
+// RoPE, in place but for a k that enters a cache: that is turned on its way.
+Status turn_and_store(const BlockCtx& ctx, const Batch& batch, const Qkv& qkv, const KvCache& cache) {
+  const bool turns = !ctx.config.learned_positions;
+  if (!cache.k.present()) return turns ? rotate(ctx, batch, qkv.qk, false) : Status();
+  KvStoreArgs store = {.k = qkv.k, .v = qkv.v, .rows = cache.kv_rows, .k_cache = cache.k, .v_cache = cache.v};
+  if (turns) {
+    store.q = qkv.q;
+    store.positions = batch.positions;
+    store.cos_sin = ctx.cos_sin;
+    store.interleaved = ctx.config.rope.interleaved;
+  }
+  return kv_store(ctx.stream, store);
+}
+
 Status attend(const BlockCtx& ctx, const Batch& batch, const Slot& slot, const KvCache& cache) {
   const ModelConfig& c = ctx.config;
   const Qkv qkv(c, slot(Act::qkv, batch.n));
-  if (!c.learned_positions) {
-    LLMOPS_TRY(rotate(ctx, batch, qkv.q, false));
-    LLMOPS_TRY(rotate(ctx, batch, qkv.k, false));
-  }
-  if (cache.k.present())
-    LLMOPS_TRY(
-        kv_store(ctx.stream, {.k = qkv.k, .v = qkv.v, .rows = cache.kv_rows, .k_cache = cache.k, .v_cache = cache.v}));
+  LLMOPS_TRY(turn_and_store(ctx, batch, qkv, cache));
   return attention(ctx.stream, {.q = qkv.q,
                                 .k = cache.k.present() ? cache.k : qkv.k,
                                 .v = cache.v.present() ? cache.v : qkv.v,
@@ -123,10 +132,7 @@ Status mlp_backward(const BlockCtx& ctx, int group, int64_t n, const Slot& slot,
 // From the gradient of q and k after RoPE and QK-norm to that of the products, in place.
 Status qk_backward(const BlockCtx& ctx, int group, const Batch& batch, const Slot& slot, const Qkv& dqkv) {
   const ModelConfig& c = ctx.config;
-  if (!c.learned_positions) {
-    LLMOPS_TRY(rotate(ctx, batch, dqkv.q, true));
-    LLMOPS_TRY(rotate(ctx, batch, dqkv.k, true));
-  }
+  if (!c.learned_positions) LLMOPS_TRY(rotate(ctx, batch, dqkv.qk, true));
   if (!c.qk_norm) return {};
   const TensorView raw = slot(Act::qk_raw, batch.n);
   struct Part {

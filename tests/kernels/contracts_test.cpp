@@ -232,6 +232,15 @@ TEST_CASE("contract: the KV cache store and the sum") {
   const KvStoreArgs store = {tensor(kF32, {3, 2, 8}), tensor(kF32, {3, 2, 8}), tensor(kI32, {3}),
                              tensor(kF32, {9, 2, 8}), tensor(kF32, {9, 2, 8})};
   refused<KvStoreArgs>(store, [](auto& a) { a.rows = tensor(kI32, {4}); }, {"kv_store: rows is I32 [4]", "[n=3]"});
+  KvStoreArgs turned = store;
+  turned.q = tensor(kF32, {3, 4, 8}), turned.positions = tensor(kI32, {3}), turned.cos_sin = tensor(kF32, {10, 4, 2});
+  refused<KvStoreArgs>(turned, [](auto& a) { a.q = tensor(kF32, {3, 4, 6}); }, {"kv_store: q is F32 [3,4,6]", "e=8"});
+  refused<KvStoreArgs>(turned, [](auto& a) { a.cos_sin = tensor(kF32, {10, 5, 2}); }, {"kv_store: cos_sin", "e of k"});
+  refused<KvStoreArgs>(turned, [](auto& a) { a.positions = tensor(kI32, {4}); }, {"positions is I32 [4]", "[n=3]"});
+  refused<KvStoreArgs>(turned, [](auto& a) { a.q.data = const_cast<void*>(a.k.data); }, {"q overlaps k"});
+  for (auto lose : {+[](KvStoreArgs& a) { a.q = {}; }, +[](KvStoreArgs& a) { a.positions = {}; },
+                    +[](KvStoreArgs& a) { a.cos_sin = {}; }})
+    refused<KvStoreArgs>(turned, lose, {"kv_store: q, positions and cos_sin are not given together"});
   const SumArgs sum = {tensor(kF32, {3}), tensor(kF64, {1}), false};
   refused<SumArgs>(sum, [](auto& a) { a.out = tensor(kF32, {1}); }, {"sum: out is F32 [1]", "F64"});
 }

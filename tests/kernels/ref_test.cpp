@@ -258,5 +258,16 @@ TEST_CASE("ref: sum and kv_store") {
   CHECK(difference(v_cache, matrix({4, 1, 1}, {0, 4, 0, 3}), kExact) == "");
 }
 
+TEST_CASE("ref: kv_store turns k on its way and q in place") {
+  GuardedTensor k = matrix({2, 1, 3}, {1, 2, 3, 4, 5, 6}), v = matrix({2, 1, 3}, {1, 2, 3, 4, 5, 6}),
+                q = matrix({2, 2, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}), k_cache(kF32, {3, 1, 3}),
+                v_cache(kF32, {3, 1, 3}), turns = matrix({2, 1, 2}, {1, 0, 0, 1});  // by 0 and a quarter
+  k_cache.fill(0), v_cache.fill(0);
+  run_ref(kv_store, {k, v, ints({2, 0}), k_cache, v_cache, q, ints({1, 0}), turns, false});
+  CHECK(difference(k_cache, matrix({3, 1, 3}, {4, 5, 6, 0, 0, 0, -2, 1, 3}), kExact) == "");
+  CHECK(difference(v_cache, matrix({3, 1, 3}, {4, 5, 6, 0, 0, 0, 1, 2, 3}), kExact) == "");
+  CHECK(difference(q, matrix({2, 2, 3}, {-2, 1, 3, -5, 4, 6, 7, 8, 9, 10, 11, 12}), kExact) == "");
+}
+
 }  // namespace
 }  // namespace llmops::test

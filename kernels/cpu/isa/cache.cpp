@@ -1,7 +1,10 @@
-// The KV cache store, and the sum of losses.
+// The KV cache store, with rotary position embedding on the way, and the sum of losses.
 #include "kernels/cpu/entries.h"
 #include "kernels/cpu/tasks.h"
+
 #include "kernels/cpu/vec.h"
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/rotate.h"
 
 namespace llmops::LLMOPS_ISA {
 namespace {
@@ -15,10 +18,26 @@ void copy_row(const ConstTensorView& from, int64_t i, const TensorView& to, int6
   }
 }
 
+template <class T>
+Status turn_and_store(Stream& stream, const KvStoreArgs& a) {
+  const auto* rows = static_cast<const int32_t*>(a.rows.data);
+  const int64_t half = a.cos_sin.dim[1], width = (a.q.dim[1] + 2 * a.k.dim[1]) * a.k.dim[2];
+  return for_turned_rows(stream, a.k.dim[0], width, a.positions, a.cos_sin, a.interleaved, false,
+                         [&](int64_t i, const Angles& angles) {
+                           turn_row<T>(a.q, i, a.q, i, angles, half, a.interleaved);
+                           turn_row<T>(a.k, i, a.k_cache, rows[i], angles, half, a.interleaved);
+                           copy_row(a.v, i, a.v_cache, rows[i]);
+                         });
+}
+
 }  // namespace
 
 Status kv_store(Stream& stream, const KvStoreArgs& a) {
   LLMOPS_TRY(check_ids("kv_store", "rows", a.rows, a.k_cache.dim[0], false));
+  if (a.cos_sin.present()) {
+    LLMOPS_TRY(check_ids("kv_store", "positions", a.positions, a.cos_sin.dim[0], false));
+    return a.k.dtype == DType::bf16 ? turn_and_store<bf16>(stream, a) : turn_and_store<float>(stream, a);
+  }
   const auto* rows = static_cast<const int32_t*>(a.rows.data);
   for_row_ranges(stream, a.k.dim[0], a.k.dim[1] * a.k.dim[2], [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -61,6 +61,13 @@ TEST_CASE("cuda: an id outside its table is named with its place and the limit, 
     GuardedTensor k_cache = random_tensor(DType::f32, {5, 1, 8}, 7), v_cache(k_cache);
     names(fault(kv_store, {&heads, &bad, &k_cache, &v_cache},
                 [](auto& t) { return KvStoreArgs{t[0], t[0], t[1], t[2], t[3]}; }), "kv_store: rows");
+    GuardedTensor q(heads);
+    for (const char* tensor : {"rows", "positions"}) {
+      const bool of_row = tensor == std::string("rows");
+      names(fault(kv_store, {&heads, of_row ? &bad : &good, &k_cache, &v_cache, &q, of_row ? &good : &bad, &angles},
+                  [](auto& t) { return KvStoreArgs{t[0], t[0], t[1], t[2], t[3], t[4], t[5], t[6], false}; }),
+            std::string("kv_store: ") + tensor);
+    }
   }
   GuardedTensor targets = tensor_of<int>(DType::i32, {1, -5, 8, 9}), logits = random_tensor(DType::f32, {4, 9}, 8);
   GuardedTensor losses(DType::f32, {4});

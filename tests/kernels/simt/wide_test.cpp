@@ -87,6 +87,18 @@ TEST_CASE("cuda: rms_norm, rope and kv_store over rows that are 2^31 elements ap
     REQUIRE(y.at(last + i).bits == value(i).bits);
     REQUIRE(z.at(last + i).bits == value(i).bits);
   }
+  TensorView positions = ids;
+  positions.data = rows_of_cache + 8;  // all 0
+  Sparse q((last + e) * 2);
+  for (int64_t i = 0; i < e; ++i) q.at(last + i) = value(i);
+  REQUIRE(kv_store(stream, {x.far_rows(DType::bf16, dims, id), x.far_rows(DType::bf16, dims, id), ids,
+                            y.far_rows(DType::bf16, dims, id), z.far_rows(DType::bf16, dims, id),
+                            q.far_rows(DType::bf16, dims, id), positions, angles, false}).ok());
+  REQUIRE(stream.sync().message() == "");
+  for (int64_t i = 0; i < e; ++i) {
+    REQUIRE(double(to_f32(y.at(last + i))) == -double(to_f32(value(i))));
+    REQUIRE(double(to_f32(q.at(last + i))) == -double(to_f32(value(i))));
+  }
 }
 
 }  // namespace
