@@ -1,6 +1,9 @@
 // Softmax cross-entropy with its gradient. A row belongs to 16 threads, in three passes: maximum; sum of exponentials, in the
 // cpu table's order; gradient, whose exponentials are computed again rather than kept, since memory is what takes time.
 // A thread reads an element of the last pass before it writes its place, so dlogits may be logits.
+// The maximum is not found online with the sum: that would rescale what is summed so far, and the terms of the contract's
+// sum are e^(x - the row's maximum). Loss and gradient are one launch, and a row comes from L2 when it is read again, as
+// long as the rows at work fit there.
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/faults.h"
 #include "kernels/cuda/lane.h"
