@@ -13,6 +13,7 @@
 // that store partials, and a second kernel merges them in the same order. A masked key weighs 0; one that is not finite
 // reaches all rows of its block.
 // bf16 heads of whole 16 bytes go to tensor cores (attention_mma.h), with the same chunks and merges.
+#include "base/checked.h"
 #include "kernels/cuda/attention_forward.h"
 #include "kernels/cuda/attention_mma.h"
 #include "kernels/cuda/attention_tile.h"
@@ -149,10 +150,15 @@ __device__ __forceinline__ void store_chunk(const Forward<T>& a, const Place& p,
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (tile_row() + i >= p.rows()) continue;
+      const int64_t left = a.g.e - e - tile_column();
       float* const sum = a.partials.sums + slot(tile_row() + i) * a.g.e + e + tile_column();
+      if (a.aligned && left >= 4) {
+        store(sum, Vec<float, 4>{product.at[i][0], product.at[i][1], product.at[i][2], product.at[i][3]});
+      } else {
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        if (e + tile_column() + j < a.g.e) sum[j] = product.at[i][j];
+        for (int j = 0; j < 4; ++j)
+          if (j < left) sum[j] = product.at[i][j];
+      }
     }
   });
 }
@@ -172,7 +178,7 @@ __device__ __forceinline__ void write(const Forward<T>& a, const Place& p, float
 
 // Grid: blocks of queries, KV heads and parts of their groups, spans of chunks (when kSpread).
 template <class T, int kWide, bool kSpread>
-__global__ void __launch_bounds__(kTileThreads) forward(Forward<T> a) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks) forward(Forward<T> a) {
   Place p;
   if (!find_place(a.sequences, a.g, a.window, p)) return;
   Tiles<kWide>& s = block_shared<Tiles<kWide>>();
@@ -250,8 +256,9 @@ Status run(Stream& stream, const AttentionArgs& a) {
   const bool spread = blocks < kBlocksPlenty && chunks > 3 && rows * chunks * (g.e + 2) <= kPartialFloatsMax;
   if (spread) {
     grid.z = static_cast<unsigned>(std::min(chunks, kBlocksPlenty / blocks));
-    LLMOPS_ASSIGN(void* const scratch, stream.workspace(rows * chunks * (g.e + 2) * int64_t{sizeof(float)}));
-    args.partials = {static_cast<float*>(scratch), static_cast<float*>(scratch) + 2 * rows * chunks, chunks};
+    const int64_t stats = round_up(2 * rows * chunks, 4);  // the sums begin on 16 bytes
+    LLMOPS_ASSIGN(void* const scratch, stream.workspace((stats + rows * chunks * g.e) * int64_t{sizeof(float)}));
+    args.partials = {static_cast<float*>(scratch), static_cast<float*>(scratch) + stats, chunks};
   }
   LLMOPS_TRY(launch_forward(stream, args, grid, spread));
   if (!spread) return {};

@@ -172,7 +172,7 @@ __device__ __forceinline__ void clear_sums(Tiles<kWide, kSums>& s) {
 
 // The grid of the forward pass.
 template <class T, int kWide>
-__global__ void __launch_bounds__(kTileThreads) backward_rows(Backward<T> a) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks) backward_rows(Backward<T> a) {
   Place place;
   if (!find_place(a.sequences, a.g, a.window, place)) return;
   Tiles<kWide, 1>& s = block_shared<Tiles<kWide, 1>>();
@@ -201,7 +201,7 @@ static_assert(kChunk == 1 << 6);
 
 // Grid: blocks of keys, kv_rows / 32 + sequences, by KV heads.
 template <class T, int kWide>
-__global__ void __launch_bounds__(kTileThreads) backward_keys(Backward<T> a) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks) backward_keys(Backward<T> a) {
   const Sequences& all = a.sequences;
   if (blockIdx.x < all.count) all.check_apart(blockIdx.x);
   const int64_t index = all.find(blockIdx.x, kOwn, [&](int64_t i) { return int64_t{all.kv_begin[i]}; });

@@ -9,6 +9,9 @@
 namespace llmops::cuda {
 
 constexpr int kTileThreads = 128;
+// For launch bounds. Shared memory lets at most 4 of these blocks onto a multiprocessor, so registers need not let on
+// more. ptxas does not see how much of it a launch asks for, and without a number spills to make room for more blocks.
+constexpr int kTileBlocks = 1;
 constexpr int kTileRows = 32, kTileColumns = 64;
 // Pitches: 16 bytes of alignment, and threads that store down a column reach different banks.
 constexpr int kRowPitch = kTileRows + 4, kColumnPitch = kTileColumns + 4;

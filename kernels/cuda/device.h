@@ -90,9 +90,23 @@ template <int N, class T>
 __device__ __forceinline__ Vec<T, N> load(const T* p) {
   return *reinterpret_cast<const Vec<T, N>*>(p);
 }
+// A struct is stored element by element where the compiler has put code between its elements, and a word that is copied
+// from it may pass through local memory; a word made of registers is one store.
+using Word [[gnu::may_alias]] = unsigned __int128;
 template <int N, class T>
 __device__ __forceinline__ void store(T* p, const Vec<T, N>& x) {
-  *reinterpret_cast<Vec<T, N>*>(p) = x;
+  if constexpr (sizeof(x) % sizeof(Word) == 0) {
+    constexpr int kWordElems = sizeof(Word) / sizeof(T);
+    for (int i = 0; i < N; i += kWordElems) {
+      uint32_t part[4];
+      memcpy(part, x.v + i, sizeof(part));
+      Word word = 0;
+      for (int j = 3; j >= 0; --j) word = word << 32 | part[j];
+      *reinterpret_cast<Word*>(p + i) = word;
+    }
+  } else {
+    *reinterpret_cast<Vec<T, N>*>(p) = x;
+  }
 }
 
 // The fold of 16 virtual lanes (kernels/ops.h): 8, 4, 2, 1. Every lane of an aligned group of 16 gets the sum; the whole
