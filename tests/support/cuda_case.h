@@ -7,10 +7,12 @@
 
 namespace llmops::test {
 
+// Those of the shim. A GPU has its own, so there every case runs once.
 inline const std::vector<simt::Schedule>& schedules() {
   static const std::vector<simt::Schedule> all = {
       {simt::Order::forward, 0}, {simt::Order::reverse, 0}, {simt::Order::seeded, 1}, {simt::Order::seeded, 2}};
-  return all;
+  static const std::vector<simt::Schedule> first = {all.front()};
+  return simt::emulated() ? all : first;
 }
 
 inline const bool kDeviceIsThere = (simt::set_device_count(1), true);
@@ -96,6 +98,7 @@ std::string cuda_against_others(OpFunction<Args> op, const std::vector<CaseTenso
       GuardedTensor got(*tensors[i].tensor);
       got.restore(mirrors[i]->bytes());
       error = got.broken_guard();
+      if (!error.empty()) got.restore(start[i]);  // said once
       if (error.empty() && tensors[i].bound) error = difference(got, *want[i], *tensors[i].bound);
       if (first && bits == Bits::own && tensors[i].bound) same[i]->restore(mirrors[i]->bytes());
       if (error.empty()) error = difference_bits(got, *same[i]);

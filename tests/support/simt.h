@@ -145,6 +145,7 @@ void set_device_count(int devices);              // else LLMOPS_SIMT_DEVICES of 
 void set_device_count_error(cudaError_t error);  // what a machine without a driver or a GPU answers
 int64_t launches();                              // of kernels, so far
 void reset();  // forgets queued work, and a failure with the memory of the device that failed
+bool emulated();  // false in test_cuda, where tests that need the shim only for schedules run on a GPU
 
 // --- Warp operations: a rendezvous of the lanes of a mask.
 

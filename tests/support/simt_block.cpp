@@ -251,6 +251,25 @@ std::string deadlock() {
   return report;
 }
 
+// Runs each thread of a warp that is ready until it waits or ends. False when none was.
+bool run_warp(const Launch& launch, unsigned warp) {
+  bool moved = false;
+  const unsigned first = warp * kWarp, count = static_cast<unsigned>(block.threads.size()) - first;
+  for (const unsigned lane : in_order(std::min(count, kWarp))) {
+    const unsigned id = first + lane;
+    Thread& thread = block.threads[id];
+    if (thread.at != At::ready || !block.failure.empty()) continue;
+    moved = true;
+    resume(id);
+    if (thread.at == At::warp) meet(id);
+    if (thread.at == At::short_of_shared)
+      block.failure = std::to_string(thread.value) + " bytes of shared memory are used, but the launch gives " +
+                      std::to_string(launch.shared_bytes);
+    if (thread.at == At::misaligned_copy) block.failure = text_of(id, thread) + ": a side is not on 16 bytes";
+  }
+  return moved;
+}
+
 std::string run_block(const Launch& launch) {
   block.failure.clear();
   const unsigned count = launch.block.x * launch.block.y * launch.block.z;
@@ -261,16 +280,12 @@ std::string run_block(const Launch& launch) {
   ASAN_POISON_MEMORY_REGION(shared_memory() + launch.shared_bytes, kSharedBytesMax - launch.shared_bytes);
   while (!all_done()) {
     bool moved = false;
-    for (const unsigned id : in_order(count)) {
-      if (block.threads[id].at != At::ready) continue;
-      moved = true;
-      resume(id);
-      if (block.threads[id].at == At::warp) meet(id);
-      if (block.threads[id].at == At::short_of_shared)
-        return std::to_string(block.threads[id].value) + " bytes of shared memory are used, but the launch gives " +
-               std::to_string(launch.shared_bytes);
-      if (block.threads[id].at == At::misaligned_copy)
-        return text_of(id, block.threads[id]) + ": a side is not on 16 bytes";
+    // A warp goes on past its own warp operations, or these would be barriers for all warps.
+    for (const unsigned warp : in_order((count + kWarp - 1) / kWarp)) {
+      while (run_warp(launch, warp)) {
+        moved = true;
+        if (!goes_on()) break;
+      }
       if (!block.failure.empty()) return block.failure;
     }
     if (!moved) return deadlock();

@@ -228,6 +228,8 @@ std::vector<unsigned> in_order(unsigned count) {
   return order;
 }
 
+bool goes_on() { return state().schedule.order != Order::seeded || (state().random() & 1) != 0; }
+
 void set_schedule(Schedule schedule) {
   state().schedule = schedule;
   state().random.seed(schedule.seed);
@@ -252,6 +254,8 @@ void set_device_count(int devices) {
   state().devices = devices;
   state().count_error = cudaSuccess;
 }
+bool emulated() { return true; }
+
 void set_device_count_error(cudaError_t error) { state().count_error = error; }
 
 void reset() {

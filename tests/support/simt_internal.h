@@ -28,6 +28,8 @@ struct Launch {
 
 // Every choice of order: 0, 1, ... count - 1 as the schedule has it. The seeded generator goes on from call to call.
 std::vector<unsigned> in_order(unsigned count);
+// Whether a warp that can go on does so before others have their turn: always, or drawn where the order is seeded.
+bool goes_on();
 
 // Runs all blocks; "" or the report of what went wrong.
 std::string run(const Launch& launch);
