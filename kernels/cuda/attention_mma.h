@@ -196,10 +196,10 @@ __device__ __forceinline__ void write_mma(const Forward<bf16>& a, const Place& p
       [&](int row, int x) { return s.l[row] == 0 ? 0.0f : s.a[row][x] / s.l[row]; });
 }
 
-// The grid of the kernel without tensor cores, with 64 rows a block. Of narrow heads shared memory holds 3 blocks, and
-// ptxas finds registers for as many when it is given no number.
+// The grid of the kernel without tensor cores, with 64 rows a block. Of narrow heads shared memory holds 3 blocks; there
+// are registers for as many, but for the addresses of partials.
 template <int kWide, bool kSpread>
-__global__ void __launch_bounds__(kTileThreads, kWide > 64 ? kTileBlocks : 0) forward_mma(Forward<bf16> a) {
+__global__ void __launch_bounds__(kTileThreads, kWide > 64 ? kTileBlocks : kSpread ? 2 : 3) forward_mma(Forward<bf16> a) {
   Place p;
   if (!find_place(a.sequences, a.g, a.window, p)) return;
   const Span chunks = chunks_of(p.keys, kSpread);

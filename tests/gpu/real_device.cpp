@@ -11,6 +11,7 @@ namespace simt {
 void set_device_count(int) {}
 void set_schedule(Schedule) {}
 void reset() {}
+int64_t launches() { return 0; }
 bool emulated() { return false; }
 
 }  // namespace simt

@@ -160,9 +160,9 @@ TEST_CASE("attention: the walk of a cache of several sequences is spread by kv_m
     Case one(shape, dtype), spread(shape, dtype);
     const int64_t before = simt::launches();
     REQUIRE(run_cuda(one) == "");
-    CHECK(simt::launches() - before == 1);
+    if (simt::emulated()) CHECK(simt::launches() - before == 1);
     REQUIRE(run_cuda(spread, nullptr, kCapacity) == "");
-    CHECK(simt::launches() - before == 3);  // and the merge
+    if (simt::emulated()) CHECK(simt::launches() - before == 3);  // and the merge
     CHECK(difference_bits(spread.out, one.out) == "");
     CHECK(difference_bits(spread.lse, one.lse) == "");
   }

@@ -99,7 +99,7 @@ TEST_CASE("cuda kv_store with angles: both conventions, partial, strided, aligne
             const int64_t before = simt::launches();
             CHECK(cuda_against_others(kv_store, {{&fused, bound_of(t)}, {&target}, {&k_cache, bound_of(t)},
                                                  {&v_cache, Bound{}}, {&positions}, {&table}}, store) == "");
-            CHECK(simt::launches() - before == int64_t(schedules().size()));
+            if (simt::emulated()) CHECK(simt::launches() - before == int64_t(schedules().size()));
           }
 }
 
