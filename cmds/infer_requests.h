@@ -16,6 +16,7 @@ struct Options {
   std::optional<int64_t> threads;
   std::string device = "auto";
   bool fast_matmul = false;
+  double deadline_s = 60;
   std::optional<std::string> prompt;
   std::string input;
   int64_t batch = 32;

@@ -26,6 +26,7 @@ void declare(Options& o, OptionTable& t) {
   declare_device(&o.device, t);
   t.flag("fast-matmul", &o.fast_matmul,
          "cuBLASLt's matmul in place of our own on a CUDA device: answers then depend on --batch, in their last bits");
+  t.duration("deadline", &o.deadline_s, "longest wait for a CUDA device that comes no further");
   t.integer("threads", &o.threads, 1, 1024, "threads").otherwise("usable cores");
   t.section("Prompts");
   t.text("prompt", &o.prompt, "the prompt");
@@ -133,10 +134,12 @@ Status run(Options& o, Context& context) {
   if (o.prompt.has_value() == !o.input.empty())
     return usage_error("give one of --prompt TEXT and --input FILE (- for stdin)");
   if (o.sampling.top_p == 0) return usage_error("--top-p is 0, expected more than 0 up to 1");
+  if (o.deadline_s == 0) return usage_error("--deadline is 0, expected a time to wait");
   o.sampling.seed = static_cast<uint64_t>(o.seed);
   LLMOPS_ASSIGN(const DeviceChoice choice, choose_device(o.device, 1));
   LLMOPS_ASSIGN(const std::unique_ptr<Device> device,
                 open_device(choice, 0, o.threads ? static_cast<int>(*o.threads) : usable_cores()));
+  device->set_deadline(o.deadline_s);
   Backend backend;
   if (o.fast_matmul) {
     if (!choice.is_cuda) return usage_error("--fast-matmul is for a CUDA device, found the CPU, which has one matmul");

@@ -236,6 +236,8 @@ Status run_rank(const Options& o, TrainOptions t, const Corpus& corpus, const La
                 const DeviceChoice& choice, Context& context) {
   const int threads = static_cast<int>(*o.threads);
   LLMOPS_ASSIGN(const std::unique_ptr<Device> device, open_device(choice, launch.rank, threads));
+  // In a group the peers come first: they know the rank.
+  device->set_deadline(launch.world > 1 ? 2 * o.deadline_s : o.deadline_s);
   LLMOPS_ASSIGN(const std::unique_ptr<Communicator> comm,
                 open_communicator(*device, launch, {.deadline_s = o.deadline_s}));
   Printer printer(context, o, t, launch.world);

@@ -109,7 +109,7 @@ void declare(Options& o, OptionTable& t) {
             "depend on the ranks")
       .otherwise("as many as ranks");
   t.integer("zero", &o.zero, 0, 1, "ZeRO stage: 1 shards the optimizer over the ranks, 0 replicates it").otherwise("1");
-  t.duration("deadline", &o.deadline_s, "longest wait for a rank in one collective");
+  t.duration("deadline", &o.deadline_s, "longest wait for a rank in one collective, or for a CUDA device that comes no further");
   t.section("Optimizer");
   t.real("lr", &o.lr, 0, 1e3, "peak learning rate").otherwise("1e-3 for char, else 3e-4");
   t.real("lr-min", &o.lr_min, 0, 1e3, "learning rate at the end").otherwise("lr / 10");

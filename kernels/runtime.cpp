@@ -227,6 +227,7 @@ int Device::watch(std::function<Status()> look) {
   return state_->watch_count;
 }
 void Device::unwatch(int number) { state_->watches.erase(number); }
+void Device::set_deadline(double deadline_s) { state_->deadline_s = deadline_s; }
 
 bool Device::run_one() {
   std::vector<Stream*> ready;

@@ -27,6 +27,7 @@ class Accelerator;
 class Device;
 class DeviceQueue;
 class QueueGraph;
+class QueueMark;
 struct OpTable;
 
 // Owns device memory. Move-only; must not outlive its Device.
@@ -146,7 +147,9 @@ class Stream {
   bool ready() const;  // deferred mode: the oldest item may run now
   void run_oldest();
   Status sync_accelerated(double deadline_s);
-  Result<bool> wait_watching(double deadline_s);
+  Result<bool> wait_watching(QueueMark& end, double deadline_s);
+  Status stay_near();
+  Status fail_wait(Status status);
   Device& device_;
   struct State;
   std::unique_ptr<State> state_;
@@ -209,6 +212,9 @@ class Device {
   // stream. For work that may never end by itself. Returns a number for unwatch().
   int watch(std::function<Status()> look);
   void unwatch(int number);
+  // An accelerated device that comes no further for as long has failed; 0, the default: the host waits for ever. It is no
+  // limit on how long work takes, as streams are looked at every few calls (kernels/stream.cpp).
+  void set_deadline(double deadline_s);
 
   Stream& compute();                       // the default stream
   std::unique_ptr<Stream> new_stream();    // must not outlive the Device

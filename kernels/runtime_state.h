@@ -31,6 +31,8 @@ struct Stream::State {
   std::unique_ptr<DeviceQueue> accelerated;  // null on the host
   const char *first = nullptr, *last = nullptr;  // of the calls since the last sync, on an accelerated stream
   int64_t calls = 0;
+  std::deque<std::shared_ptr<QueueMark>> marks;  // one every few calls: how far the device has come
+  int64_t unmarked = 0;                          // calls since the newest
   int64_t workspace_moves = 0;
   bool capturing = false;
   Buffer workspace;
@@ -51,6 +53,7 @@ struct Device::State {
   std::vector<Stream*> streams;
   std::map<int, std::function<Status()>> watches;
   int watch_count = 0;
+  double deadline_s = 0;
   uint64_t draws = 0;
   std::unique_ptr<Stream> compute;
 };

@@ -47,7 +47,12 @@ void Stream::enqueue(std::function<Status()> work, const char* what) {
     state_->last = what;
     ++state_->calls;
   }
-  if (device_.state_->options.deferred_seed == 0) return run(work, what);
+  if (device_.state_->options.deferred_seed == 0) {
+    run(work, what);
+    if (state_->accelerated && state_->failure.ok() && device_.state_->lost.ok())
+      if (Status status = stay_near(); !status.ok()) (void)fail_wait(status);
+    return;
+  }
   state_->queue.push_back({State::Item::Kind::work, std::move(work), what, {}});
 }
 
@@ -135,45 +140,56 @@ void Stream::run_oldest() {
   }
 }
 
-// CUDA has no wait with a deadline, and none that hears of a peer's failure: a mark is polled. False after the deadline.
-Result<bool> Stream::wait_watching(double deadline_s) {
-  constexpr double kSpin_s = 20e-6, kLookEvery_s = 1e-3;
+// CUDA has no wait with a deadline, and none that hears of a peer's failure: marks are polled. False after deadline_s.
+Result<bool> Stream::wait_watching(QueueMark& end, double deadline_s) {
+  constexpr double kLookEvery_s = 1e-3;
   constexpr timespec kNap = {0, 20'000};
-  LLMOPS_ASSIGN(const std::shared_ptr<QueueMark> end, state_->accelerated->mark());
+  const Device::State& device = *device_.state_;
+  const double spin_s = device.watches.empty() ? 1e-3 : 20e-6;  // the other ranks may need this core
   const double begin_s = monotonic_s();
-  double look_s = begin_s + kLookEvery_s;
+  double look_s = begin_s + kLookEvery_s, moved_s = begin_s;
   while (true) {
-    LLMOPS_ASSIGN(const bool reached, end->reached());
+    LLMOPS_ASSIGN(const bool reached, end.reached());
     if (reached) return true;
     const double now_s = monotonic_s();
     if (deadline_s > 0 && now_s - begin_s > deadline_s) return false;
     if (now_s > look_s) {
-      for (const auto& [number, look] : device_.state_->watches)
+      for (const auto& [number, look] : device.watches)
         if (Status status = look(); !status.ok()) {
           if (state_->failure.ok()) state_->failure = status;
           return status;
         }
+      for (auto& marks = state_->marks; !marks.empty(); marks.pop_front(), moved_s = now_s) {
+        LLMOPS_ASSIGN(const bool passed, marks.front()->reached());
+        if (!passed) break;
+      }
+      if (device.deadline_s > 0 && now_s - moved_s > device.deadline_s)
+        return peer_error(fmt::format("the device came no further for {} s", device.deadline_s));
       look_s = now_s + kLookEvery_s;
     }
-    if (now_s - begin_s > kSpin_s) nanosleep(&kNap, nullptr);
+    if (now_s - begin_s > spin_s) nanosleep(&kNap, nullptr);
   }
 }
 
+// A device that hangs would hold the host in a launch, once CUDA's queue of about 1000 is full, and there nobody looks at
+// deadlines and watches. So the host is never that far ahead of a device that is watched.
+Status Stream::stay_near() {
+  constexpr int64_t kCallsPerMark = 64;
+  constexpr size_t kMarksAhead = 4;
+  if (state_->capturing || ++state_->unmarked < kCallsPerMark) return {};
+  state_->unmarked = 0;
+  if (device_.state_->deadline_s <= 0 && device_.state_->watches.empty()) return {};
+  LLMOPS_ASSIGN(std::shared_ptr<QueueMark> mark, state_->accelerated->mark());
+  state_->marks.push_back(std::move(mark));
+  if (state_->marks.size() <= kMarksAhead) return {};
+  const std::shared_ptr<QueueMark> oldest = state_->marks.front();
+  LLMOPS_TRY(wait_watching(*oldest, 0).status());
+  if (!state_->marks.empty() && state_->marks.front() == oldest) state_->marks.pop_front();
+  return {};
+}
+
 // What failed before the wait counts first. A failure that only the wait shows is of some launch since the last one.
-Status Stream::sync_accelerated(double deadline_s) {
-  if (!state_->accelerated) return state_->failure;
-  Status& lost = device_.state_->lost;
-  if (!lost.ok()) return state_->failure.ok() ? state_->failure = lost : state_->failure;
-  const bool watched = deadline_s > 0 || !device_.state_->watches.empty();
-  Status status;
-  if (watched) {
-    const Result<bool> ended = wait_watching(deadline_s);
-    if (ended.ok() && !*ended)
-      return peer_error(fmt::format("a stream still has work after the deadline of {} s", deadline_s));
-    status = ended.status();
-  } else {
-    status = state_->accelerated->drain();
-  }
+Status Stream::fail_wait(Status status) {
   if (state_->failure.ok() && !status.ok()) {
     const bool known = state_->first == nullptr || status.code() != Code::peer;
     state_->failure = known ? status
@@ -183,11 +199,30 @@ Status Stream::sync_accelerated(double deadline_s) {
                                                                 state_->last));
   }
   if (status.code() == Code::peer) {
-    lost = state_->failure;
+    device_.state_->lost = state_->failure;
     device_.state_->accelerator->abandon();
   }
+  return state_->failure;
+}
+
+Status Stream::sync_accelerated(double deadline_s) {
+  if (!state_->accelerated) return state_->failure;
+  const Device::State& device = *device_.state_;
+  if (!device.lost.ok()) return state_->failure.ok() ? state_->failure = device.lost : state_->failure;
+  Status status;
+  if (deadline_s > 0 || device.deadline_s > 0 || !device.watches.empty()) {
+    const Result<std::shared_ptr<QueueMark>> end = state_->accelerated->mark();
+    const Result<bool> ended = end.ok() ? wait_watching(**end, deadline_s) : Result<bool>(end.status());
+    if (ended.ok() && !*ended)
+      return peer_error(fmt::format("a stream still has work after the deadline of {} s", deadline_s));
+    status = ended.status();
+  } else {
+    status = state_->accelerated->drain();
+  }
+  (void)fail_wait(status);
   state_->first = state_->last = nullptr;
   state_->calls = 0;
+  state_->marks.clear();
   return state_->failure;
 }
 

@@ -145,9 +145,7 @@ class CudaAccelerator final : public Accelerator {
     const cudaError_t error = cudaMallocAsync(&data, size, memory_);
     if (error == cudaErrorMemoryAllocation) return (void)cudaGetLastError(), static_cast<void*>(nullptr);
     LLMOPS_TRY(status_of(error, "CUDA memory"));
-    LLMOPS_TRY(status_of(cudaMemsetAsync(data, 0, size, memory_), "CUDA memory"));
-    LLMOPS_ASSIGN(const std::shared_ptr<Mark> zeroed, mark_of(memory_, faults_));
-    for (Queue* queue : queues_) LLMOPS_TRY(queue->wait(*zeroed));
+    if (Status status = zero(data, size); !status.ok()) return (void)cudaFreeAsync(data, memory_), status;
     return data;
   }
   void release(void* data) override {
@@ -195,6 +193,12 @@ class CudaAccelerator final : public Accelerator {
 
  private:
   CudaAccelerator(int index, CudaInfo info) : index_(index), info_(std::move(info)) {}
+  Status zero(void* data, size_t bytes) {
+    LLMOPS_TRY(status_of(cudaMemsetAsync(data, 0, bytes, memory_), "CUDA memory"));
+    LLMOPS_ASSIGN(const std::shared_ptr<Mark> zeroed, mark_of(memory_, faults_));
+    for (Queue* queue : queues_) LLMOPS_TRY(queue->wait(*zeroed));
+    return {};
+  }
   int index_;
   CudaInfo info_;
   cudaStream_t memory_ = nullptr;

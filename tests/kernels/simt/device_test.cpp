@@ -1,4 +1,5 @@
 // The runtime on an emulated device: memory in stream order, the host's side, recorded work, and waits that end.
+#include "base/run.h"
 #include "kernels/cuda/device.h"
 #include "support/cuda_case.h"
 
@@ -140,6 +141,31 @@ TEST_CASE("a wait for work that never ends is ended by a watch or by its deadlin
   CHECK(looks == 5);
   CHECK(rig.stream().sync().message() == "a peer is gone");  // it sticks
   rig.device->unwatch(number);
+}
+
+TEST_CASE("a device that comes no further until its deadline has failed, also while the host gives it more; a slow one has not") {
+  {
+    Rig rig;
+    rig.device->set_deadline(0.1);
+    const Buffer data = rig.device->alloc(sizeof(float) * kCount, Category::transient).take();
+    simt::enqueue_external(static_cast<cudaStream_t>(rig.stream().native()),
+                           {[] { return std::string(); }, [] { return false; }, [] { return std::string(); }});
+    int given = 0;
+    for (int i = 0; i < 1000; ++i) rig.stream().enqueue([&] { return ++given, rig.add(rig.stream(), data); }, "add");
+    CHECK(given == 5 * 64);  // CUDA would have held the host at its 1024th launch
+    CHECK(contains(rig.stream().sync().message(), "the device came no further for 0.1 s"));
+  }
+  Rig rig;
+  rig.device->set_deadline(1);
+  const Buffer data = rig.device->alloc(sizeof(float) * kCount, Category::transient).take();
+  for (int i = 0; i < 4; ++i) {
+    const auto end_s = std::make_shared<double>(0);
+    simt::enqueue_external(static_cast<cudaStream_t>(rig.stream().native()),
+                           {[=] { return *end_s = monotonic_s() + 0.3, std::string(); },
+                            [=] { return monotonic_s() > *end_s; }, [] { return std::string(); }});
+    for (int k = 0; k < 64; ++k) rig.stream().enqueue([&] { return rig.add(rig.stream(), data); }, "add");
+  }
+  CHECK(rig.stream().sync().message() == "");  // 1.2 s
 }
 
 TEST_CASE("a failure that only the wait shows says which calls it may be of") {
