@@ -21,6 +21,7 @@ Result<std::unique_ptr<HostGroup>> HostGroup::open(std::shared_ptr<Device> host,
   group->comm_ = std::move(comm);
   const int64_t bytes = group->world() * static_cast<int64_t>(sizeof(Progress));
   LLMOPS_ASSIGN(group->progress_, group->comm_->alloc_common(bytes, Category::comm));
+  group->progress(group->rank()).issued = -1;
   const int64_t pid = getpid();
   LLMOPS_ASSIGN(group->pids_, group->gather(std::span(&pid, 1)));
   return group;
@@ -41,6 +42,13 @@ Result<std::unique_ptr<HostGroup>> HostGroup::split(int color, int key) {
 }
 
 std::string HostGroup::name_of(int rank) const { return fmt::format("rank {} (pid {})", rank, pids_[size_t(rank)]); }
+
+std::string HostGroup::behind(std::atomic<int64_t> Progress::* count, int64_t number) const {
+  std::string who;
+  for (int r = 0; r < world(); ++r)
+    if ((progress(r).*count) < number) who += (who.empty() ? "" : ", ") + name_of(r);
+  return who;
+}
 
 // --- NcclCommunicator: life
 
@@ -79,6 +87,7 @@ Status NcclCommunicator::connect() {
   LLMOPS_TRY(settle(code, "ncclGetUniqueId"));
   nccl::Config config;
   code = api_->CommInitRankConfig(&comm_, world_, id, rank_, &config);
+  host_->progress(rank_).issued = 0;
   LLMOPS_TRY(settle(code, "ncclCommInitRankConfig"));
   LLMOPS_ASSIGN(barrier_, device_.alloc(sizeof(float), Category::comm));
   watch_ = device_.watch([this] { return look(); });
@@ -116,10 +125,12 @@ Status NcclCommunicator::settle(nccl::Code code, const char* name) {
   const double begin_s = monotonic_s();
   while (code == nccl::Code::in_progress && comm_ != nullptr) {
     if (const Status gone = host_->health(); !gone.ok()) return fail(gone.in(name).message());
-    if (monotonic_s() - begin_s > options_.deadline_s)
-      return fail(fmt::format("{} is not through after {} s", name, options_.deadline_s));
-    if (api_->CommGetAsyncError(comm_, &code) == nccl::Code::success && code == nccl::Code::in_progress)
-      std::this_thread::sleep_for(kPause);
+    if (monotonic_s() - begin_s > options_.deadline_s) {
+      const std::string who = host_->behind(&HostGroup::Progress::issued, host_->progress(rank_).issued);
+      return fail(who.empty() ? fmt::format("{} is not through after {} s; no rank is behind", name, options_.deadline_s)
+                              : fmt::format("{}: {} did not arrive within {} s", name, who, options_.deadline_s));
+    }
+    if (code = ask(); code == nccl::Code::in_progress) std::this_thread::sleep_for(kPause);
   }
   time_.wait_s += monotonic_s() - begin_s;
   if (code == nccl::Code::success) return {};
@@ -128,16 +139,19 @@ Status NcclCommunicator::settle(nccl::Code code, const char* name) {
                           last && *last ? ": " : "", last ? last : ""));
 }
 
+nccl::Code NcclCommunicator::ask() const {
+  nccl::Code code = nccl::Code::success;
+  const nccl::Code asked = api_->CommGetAsyncError(comm_, &code);
+  return asked == nccl::Code::success ? code : asked;
+}
+
 Status NcclCommunicator::look() {
   if (!failure_.ok()) return failure_;
   while (!pending_.empty() && pending_.front().end.complete()) pending_.pop_front();
   const std::string at = pending_.empty() ? "NCCL" : name_of(pending_.front());
   if (const Status gone = host_->health(); !gone.ok()) return fail(gone.in(at).message());
   if (comm_ == nullptr) return {};
-  nccl::Code code = nccl::Code::success;
-  const nccl::Code asked = api_->CommGetAsyncError(comm_, &code);
-  if (asked != nccl::Code::success) code = asked;
-  if (code != nccl::Code::in_progress) LLMOPS_TRY(settle(code, at.c_str()));
+  if (const nccl::Code code = ask(); code != nccl::Code::in_progress) LLMOPS_TRY(settle(code, at.c_str()));
   if (pending_.empty()) return {};
   Pending& first = pending_.front();
   if (first.begun_s == 0 && first.begin.complete()) {
@@ -151,18 +165,12 @@ Status NcclCommunicator::look() {
 // Whose fault it is: the ranks that have not issued the call; else those whose device has not come to it; else nobody's that
 // the host knows of.
 Status NcclCommunicator::overdue(const Pending& call) {
-  const auto behind = [&](std::atomic<int64_t> HostGroup::Progress::* count) {
-    std::string who;
-    for (int r = 0; r < world_; ++r)
-      if ((host_->progress(r).*count) < call.number) who += (who.empty() ? "" : ", ") + host_->name_of(r);
-    return who;
-  };
   const std::string name = name_of(call);
   if (call.number == 0)
     return fail(fmt::format("{}: {} did not take part within {} s", name, host_->name_of(call.peer), options_.deadline_s));
-  if (const std::string who = behind(&HostGroup::Progress::issued); !who.empty())
+  if (const std::string who = host_->behind(&HostGroup::Progress::issued, call.number); !who.empty())
     return fail(fmt::format("{}: {} did not arrive within {} s", name, who, options_.deadline_s));
-  if (const std::string who = behind(&HostGroup::Progress::begun); !who.empty())
+  if (const std::string who = host_->behind(&HostGroup::Progress::begun, call.number); !who.empty())
     return fail(fmt::format("{}: the device of {} did not come to it within {} s", name, who, options_.deadline_s));
   return fail(fmt::format("{}: all ranks are in it, and it is not through after {} s", name, options_.deadline_s));
 }
@@ -187,9 +195,10 @@ Result<Event> NcclCommunicator::start(Stream& stream, const char* name, const Ca
   LLMOPS_TRY(look());
   const Event begin = stream.record();
   side_->wait(begin);
-  LLMOPS_TRY(settle(call(side_->native()), name));
+  const nccl::Code code = call(side_->native());
   const int64_t number = peer == kAll ? ++issued_ : 0;
   if (number > 0) host_->progress(rank_).issued = number;
+  LLMOPS_TRY(settle(code, name));
   const Event end = side_->record();
   pending_.push_back({number, name, peer, begin, end});
   return end;

@@ -33,12 +33,14 @@ class HostGroup {
   void abort(const std::string& reason) { comm_->abort(reason); }
   Status health() const { return comm_->health(); }
   std::string name_of(int rank) const;  // "rank 1 (pid 123)"; of this group
-  // How many calls of all ranks a rank has issued, and how many of these its device has come to.
+  // How many calls of all ranks a rank has issued, and how many of these its device has come to. -1: it has not joined NCCL.
   struct Progress {
     alignas(64) std::atomic<int64_t> issued;
     std::atomic<int64_t> begun;
   };
   Progress& progress(int rank) const { return progress_.as<Progress>()[rank]; }
+  // The ranks whose count is below `number`, by name.
+  std::string behind(std::atomic<int64_t> Progress::* count, int64_t number) const;
 
  private:
   std::shared_ptr<Device> host_;
@@ -94,6 +96,7 @@ class NcclCommunicator final : public Communicator {
   template <class Call>
   Status run(Stream& stream, const char* name, const Call& call, int peer = kAll);
   Status settle(nccl::Code code, const char* name);  // until a call of NCCL is no longer in progress
+  nccl::Code ask() const;                            // how NCCL says that the group is
   Status look();                                     // for failures of what is on its way
   Status fail(const std::string& reason);            // ends the group
   Status overdue(const Pending& call);

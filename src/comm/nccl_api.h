@@ -71,7 +71,9 @@ struct Api {
   const char* (*GetLastError)(Comm comm) = nullptr;
 };
 
-// The same for the whole process. Code::io when there is no library, one without a function of ours, or one that is older.
-Result<const Api*> api();
+constexpr const char* kLibrary = "libnccl.so.2";
+// Code::io when there is no such library, one that is older, or one without a function of ours.
+Result<Api> load(const char* library = kLibrary);
+Result<const Api*> api();  // of kLibrary, the same for the whole process
 
 }  // namespace llmops::nccl

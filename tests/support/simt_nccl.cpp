@@ -2,8 +2,13 @@
 // ranks' shared memory (the local transport of src/comm); a call waits for its peers beside the emulated device, as a
 // kernel of NCCL does, and like one it never ends by itself when a peer does not come.
 //
-// LLMOPS_SIMT_NCCL=error@RANK:CALL or hang@RANK:CALL in the environment: that call of that rank (counted from 1) ends in
-// an asynchronous error, or never begins.
+// Without blocking, every third call and each finalisation says that it is in progress, and is through when it has been
+// asked about a few times: not before is the call in its stream.
+//
+// LLMOPS_SIMT_NCCL=WHAT@RANK:CALL in the environment is how that call of that rank (counted from 1; 0: joining) goes wrong:
+//   error: it ends in an asynchronous error;        hang: it never begins, or joining is never through;
+//   late: it returns after some seconds;            blind: it is in progress, and asking about it fails.
+// LLMOPS_SIMT_NCCL_VERSION is the library's version, if not 22800.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -15,7 +20,9 @@
 #include <cstring>
 #include <deque>
 #include <fstream>
+#include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -50,20 +57,18 @@ struct Job {
   std::atomic<JobState> state{JobState::waiting};
 };
 
-struct Injection {
-  bool error = false, hang = false;
-  int rank = -1;
-  int64_t call = 0;
-};
-Injection injection() {
-  Injection found;
+// What goes wrong at this call of this rank; "" for nothing.
+std::string injected(int at_rank, int64_t at_call) {
   char what[8] = {};
   int rank = 0;
   long call = 0;
   const char* const text = std::getenv("LLMOPS_SIMT_NCCL");
-  if (text == nullptr || std::sscanf(text, "%7[a-z]@%d:%ld", what, &rank, &call) != 3) return found;
-  return {std::strcmp(what, "error") == 0, std::strcmp(what, "hang") == 0, rank, call};
+  if (text == nullptr || std::sscanf(text, "%7[a-z]@%d:%ld", what, &rank, &call) != 3) return "";
+  return rank == at_rank && call == at_call ? what : "";
 }
+
+constexpr int64_t kInProgressEvery = 3;  // calls
+constexpr int kAsked = 4;                // times until such a call is through
 
 DType dtype_of(Type type) {
   switch (type) {
@@ -97,6 +102,11 @@ struct CommHandle {
   std::atomic<Code> state{Code::in_progress};
   std::atomic<bool> aborted{false};
   int64_t calls = 0;
+  // Of a call that is in progress: how often it is still asked about, and what then comes.
+  int asked = 0;
+  std::function<Code()> then;
+  bool blind = false;
+  enum class Life : uint8_t { lives, ends, ended } life = Life::lives;
   std::string last_error;
   std::mutex mutex;
   std::condition_variable wake;
@@ -170,6 +180,8 @@ struct CommHandle {
   }
 
   void work() {
+    if (injected(rank, 0) == "hang")
+      while (!aborted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const Status met = meet();
     state = met.ok() ? Code::success : Code::system_error;
     while (met.ok()) {
@@ -202,6 +214,13 @@ thread_local std::vector<Op> group_ops;
 thread_local Comm group_comm = nullptr;
 thread_local cudaStream_t group_stream = nullptr;
 
+Code in_progress(Comm comm, std::function<Code()> then) {
+  comm->asked = kAsked;
+  comm->then = std::move(then);
+  comm->state = Code::in_progress;
+  return Code::in_progress;
+}
+
 // In the stream's turn: inputs are read, the ranks move them, outputs are written.
 Code enqueue(Comm comm, cudaStream_t stream, std::vector<Op> ops) {
   auto job = std::make_shared<Job>();
@@ -217,11 +236,9 @@ Code enqueue(Comm comm, cudaStream_t stream, std::vector<Op> ops) {
       op.staged_out.resize(size_t(op.out_bytes()));
       if (op.in_bytes() > 0) std::memcpy(op.staged_in.data(), op.in, op.staged_in.size());
     }
-    const Injection inject = injection();
-    if (inject.rank == comm->rank && inject.call == number) {
-      if (inject.error) comm->last_error = "injected", comm->state = Code::system_error;
-      if (inject.error || inject.hang) return "";
-    }
+    const std::string wrong = injected(comm->rank, number);
+    if (wrong == "error") comm->last_error = "injected", comm->state = Code::system_error;
+    if (wrong == "error" || wrong == "hang") return "";
     const std::lock_guard lock(comm->mutex);
     comm->jobs.push_back(job);
     comm->wake.notify_one();
@@ -235,7 +252,11 @@ Code enqueue(Comm comm, cudaStream_t stream, std::vector<Op> ops) {
         std::memcpy(op.out, op.staged_out.data(), op.staged_out.size());
     return "";
   };
-  return simt::enqueue_external(stream, std::move(external)) == cudaSuccess ? Code::success : Code::unhandled_cuda_error;
+  const auto issue = [stream, external = std::move(external)] {
+    return simt::enqueue_external(stream, external) == cudaSuccess ? Code::success : Code::unhandled_cuda_error;
+  };
+  comm->blind = injected(comm->rank, number) == "blind";
+  return number % kInProgressEvery == 0 || comm->blind ? in_progress(comm, issue) : issue();
 }
 
 Code call(Comm comm, void* stream, Op op) {
@@ -257,7 +278,10 @@ using Kind = Op::Kind;
 
 extern "C" {
 
-Code ncclGetVersion(int* version) { return *version = 22800, Code::success; }
+Code ncclGetVersion(int* version) {
+  const char* const text = std::getenv("LLMOPS_SIMT_NCCL_VERSION");
+  return *version = text != nullptr ? std::atoi(text) : 22800, Code::success;
+}
 
 Code ncclGetUniqueId(UniqueId* id) {
   static std::atomic<int> count = 0;
@@ -272,13 +296,29 @@ Code ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Config
   (*comm)->rank = rank;
   (*comm)->ranks = ranks;
   (*comm)->id = id;
+  if (injected(rank, 0) == "late") std::this_thread::sleep_for(std::chrono::seconds(4));
   (*comm)->thread = std::thread([made = *comm] { made->work(); });
   return Code::in_progress;
 }
 
-Code ncclCommGetAsyncError(Comm comm, Code* error) { return *error = comm->state, Code::success; }
-Code ncclCommFinalize(Comm) { return Code::success; }
+Code ncclCommGetAsyncError(Comm comm, Code* error) {
+  if (comm->blind) return Code::internal_error;
+  if (comm->asked > 0 && --comm->asked == 0) {
+    Code now = Code::in_progress;  // an error may have come since
+    comm->state.compare_exchange_strong(now, comm->then());
+  }
+  return *error = comm->state, Code::success;
+}
+Code ncclCommFinalize(Comm comm) {
+  if (comm->state != Code::success) return Code::invalid_usage;
+  comm->life = CommHandle::Life::ends;
+  return in_progress(comm, [comm] { return comm->life = CommHandle::Life::ended, Code::success; });
+}
 Code ncclCommDestroy(Comm comm) {
+  if (comm->life != CommHandle::Life::ended) {
+    std::fputs("simt: ncclCommDestroy before ncclCommFinalize is through\n", stderr);
+    std::abort();
+  }
   comm->end();
   delete comm;
   return Code::success;

@@ -8,6 +8,7 @@
 
 #include "comm/local.h"
 #include "comm/nccl.h"
+#include "comm/nccl_api.h"
 #include "support/cuda_case.h"
 
 namespace llmops::test {
@@ -289,6 +290,41 @@ TEST_CASE("NCCL's asynchronous error on one rank ends all of them with its words
   const auto said = on_ranks(3, reduce_thrice, {}, "error@1:2");
   CHECK_MESSAGE(contains(said[1], "all_reduce #2: NCCL error 2 (unhandled system error): injected"), said[1]);
   for (int r : {0, 2}) CHECK_MESSAGE(contains(said[size_t(r)], "rank 1: all_reduce #2: NCCL error 2"), said[size_t(r)]);
+}
+
+TEST_CASE("a call whose progress cannot be asked about fails at once, with NCCL's error") {
+  const auto said = on_ranks(2, reduce_thrice, {}, "blind@1:2");
+  CHECK_MESSAGE(contains(said[1], "all_reduce: NCCL error 3"), said[1]);
+  CHECK_MESSAGE(contains(said[0], "rank 1: all_reduce: NCCL error 3"), said[0]);
+}
+
+TEST_CASE("joining that does not come to an end names the ranks that are not there, or says that none is missing") {
+  for (const std::string& said : on_ranks(2, reduce_thrice, {}, "hang@1:0"))
+    CHECK_MESSAGE(contains(said, "ncclCommInitRankConfig is not through after 2 s; no rank is behind"), said);
+  for (const std::string& said : on_ranks(3, reduce_thrice, {}, "late@1:0")) {
+    CHECK_MESSAGE(contains(said, "ncclCommInitRankConfig: rank 1 (pid "), said);
+    CHECK_MESSAGE(contains(said, "did not arrive within 2 s"), said);
+  }
+}
+
+TEST_CASE("a library that is missing, too old or too new, or lacks a function is named, with what was expected") {
+  const auto message = [](const char* library) {
+    const auto api = nccl::load(library);
+    CHECK(api.status().code() == Code::io);
+    return api.status().message();
+  };
+  const auto of_version = [&](const char* version) {
+    setenv("LLMOPS_SIMT_NCCL_VERSION", version, 1);
+    const std::string said = message(nccl::kLibrary);
+    unsetenv("LLMOPS_SIMT_NCCL_VERSION");
+    return said;
+  };
+  const std::string expected = ", expected 2.28 or a later 2.x";
+  CHECK(nccl::load().ok());
+  CHECK(of_version("22706") == "NCCL: libnccl.so.2 is version 2.27.6" + expected);
+  CHECK(of_version("30000") == "NCCL: libnccl.so.2 is version 3.0.0" + expected);
+  CHECK(message("libm.so.6") == "NCCL: libm.so.6 has no ncclGetVersion" + expected);
+  CHECK(contains(message("libnccl-none.so"), "NCCL: libnccl-none.so cannot be opened (libnccl-none.so: cannot open shared"));
 }
 
 TEST_CASE("a call that never ends is given up at the deadline on all ranks") {
