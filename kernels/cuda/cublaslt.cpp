@@ -29,7 +29,7 @@ struct Plan {
 };
 
 // All that the choice of an algorithm may depend on.
-using Key = std::array<int64_t, 17>;
+using Key = std::array<int64_t, 18>;
 
 struct Library {
   const lt::Api* api;
@@ -87,8 +87,7 @@ Key key_of(const MatmulArgs& a) {
   return {a.out.dim[0], a.out.dim[1], a.a.dim[a.a_trans ? 0 : 1], a.a_trans, a.b_trans, int64_t(a.a.dtype),
           int64_t(a.out.dtype), epilogue_of(a), ld_of(a.a), ld_of(a.b.data), ld_of(c), ld_of(a.out),
           aux_of(a) != nullptr ? aux_ld_of(a) : 0, alignment_of(a.a.data), alignment_of(a.b.data.data),
-          std::min(alignment_of(c.data), alignment_of(a.out.data)),
-          std::min(alignment_of(a.bias.data), alignment_of(aux_of(a)))};
+          alignment_of(c.data), alignment_of(a.out.data), std::min(alignment_of(a.bias.data), alignment_of(aux_of(a)))};
 }
 
 template <class Value>
@@ -109,10 +108,8 @@ Status make_layout(const lt::Api& api, lt::Layout& layout, const ConstTensorView
                    "cublasLtMatrixLayoutCreate");
 }
 
-Status choose(const Library& library, const MatmulArgs& a, Plan& plan) {
+Status choose(const Library& library, const MatmulArgs& a, lt::Preference preference, Plan& plan) {
   const lt::Api& api = *library.api;
-  lt::Preference preference = nullptr;
-  LLMOPS_TRY(status_of(api.MatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"));
   const auto prefer = [&](lt::PreferenceField field, auto value) {
     return status_of(api.MatmulPreferenceSetAttribute(preference, field, &value, sizeof value),
                      "cublasLtMatmulPreferenceSetAttribute");
@@ -129,16 +126,23 @@ Status choose(const Library& library, const MatmulArgs& a, Plan& plan) {
   int count = 0;
   const lt::Code code = api.MatmulAlgoGetHeuristic(library.handle, plan.desc, plan.a, plan.b, plan.c, plan.d,
                                                    preference, 1, &choice, &count);
-  LLMOPS_TRY(status_of(api.MatmulPreferenceDestroy(preference), "cublasLtMatmulPreferenceDestroy"));
   if (code != lt::Code::not_supported) LLMOPS_TRY(status_of(code, "cublasLtMatmulAlgoGetHeuristic"));
   plan.found = code == lt::Code::success && count > 0 && choice.state == lt::Code::success;
   plan.algo = choice.algo;
   return {};
 }
 
-Result<Plan> make_plan(const Library& library, const MatmulArgs& a) {
+Status choose(const Library& library, const MatmulArgs& a, Plan& plan) {
   const lt::Api& api = *library.api;
-  Plan plan;
+  lt::Preference preference = nullptr;
+  LLMOPS_TRY(status_of(api.MatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"));
+  const Status chosen = choose(library, a, preference, plan);
+  const Status ended = status_of(api.MatmulPreferenceDestroy(preference), "cublasLtMatmulPreferenceDestroy");
+  return chosen.ok() ? ended : chosen;
+}
+
+Status make_plan(const Library& library, const MatmulArgs& a, Plan& plan) {
+  const lt::Api& api = *library.api;
   LLMOPS_TRY(status_of(api.MatmulDescCreate(&plan.desc, lt::Compute::f32, lt::Type::f32), "cublasLtMatmulDescCreate"));
   // b stored [n,k] is, by columns, [k,n]: transposed.
   LLMOPS_TRY(set(api, plan.desc, lt::DescField::trans_a, int32_t{a.b_trans}));
@@ -150,8 +154,7 @@ Result<Plan> make_plan(const Library& library, const MatmulArgs& a) {
   LLMOPS_TRY(make_layout(api, plan.b, a.a));
   LLMOPS_TRY(make_layout(api, plan.c, added(a)));
   LLMOPS_TRY(make_layout(api, plan.d, a.out));
-  LLMOPS_TRY(choose(library, a, plan));
-  return plan;
+  return choose(library, a, plan);
 }
 
 }  // namespace
@@ -177,8 +180,8 @@ Result<bool> cublaslt_matmul(Stream& stream, const MatmulArgs& a) {
   const Key key = key_of(a);
   auto at = library->plans.find(key);
   if (at == library->plans.end()) {
-    LLMOPS_ASSIGN(Plan made, make_plan(*library, a));
-    at = library->plans.emplace(key, made).first;
+    at = library->plans.emplace(key, Plan()).first;  // it also keeps what an error leaves half made, as not found
+    LLMOPS_TRY(make_plan(*library, a, at->second));
   }
   const Plan& plan = at->second;
   if (!plan.found) return false;

@@ -157,6 +157,21 @@ TEST_CASE("cublaslt: an algorithm is searched once for a shape") {
   CHECK(simt::cublaslt_calls().searches == before + 1);
 }
 
+TEST_CASE("cublaslt: what is promised of the residual's and of out's alignment is kept by each call") {
+  auto device = open_cuda_device();
+  REQUIRE(device->use_fast_matmul().ok());
+  const Buffer memory = device->alloc(1 << 16, Category::transient).take();
+  const auto matrix = [&](int64_t byte) { return memory.view(DType::f32, {8, 16}, byte); };
+  MatmulArgs args = {.a = memory.view(DType::f32, {8, 8}), .b = {matrix(4096)}};
+  // On 256 and 16 bytes, then the other way round: one plan for both would break its promise for one of them.
+  for (const auto& [residual, out] : {std::pair{8192, 16384 + 16}, {8192 + 16, 16384}}) {
+    args.residual = matrix(residual);
+    args.out = matrix(out);
+    CHECK(matmul(device->compute(), args).ok());
+    CHECK(device->compute().sync().message() == "");
+  }
+}
+
 TEST_CASE("cublaslt: a device takes our own kernel until it is asked not to") {
   auto device = open_cuda_device();
   CHECK_FALSE(device->fast_matmul());
