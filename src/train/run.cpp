@@ -34,6 +34,15 @@ class Run {
         plan_(plan_of(options, comm.world())) {}
 
   Status go() {
+    const Status status = set_up_and_run();
+    return status.code() == Code::peer ? with_last_checkpoint(status) : status;
+  }
+
+ private:
+  bool root() const { return comm_.rank() == 0; }
+  int shards() const { return std::max(o_.parallel.shards, comm_.world()); }
+
+  Status set_up_and_run() {
     LLMOPS_TRY(set_up());
     LLMOPS_TRY(resume_or_init());
     if (root()) LLMOPS_TRY(observer_.on_plan(plan_));
@@ -43,16 +52,11 @@ class Run {
     if (status.ok() || status.code() == Code::interrupted) {
       if (Status saved = finish_save(); !saved.ok()) status = saved;
     }
-    if (status.code() == Code::peer) status = with_last_checkpoint(status);
     summary_.wall_s = monotonic_s() - start_s;
     summarize();
     if (status.ok() || agreed_) leave_together();
     return status;
   }
-
- private:
-  bool root() const { return comm_.rank() == 0; }
-  int shards() const { return std::max(o_.parallel.shards, comm_.world()); }
 
   Status set_up() {
     const int local = shards() / comm_.world();

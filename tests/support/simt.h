@@ -8,7 +8,7 @@
 //   - a barrier or a warp operation that not all of its threads reach: a report of who waits for what;
 //   - an asynchronous copy into shared memory that is not waited for: its target is NaN from the call to the wait.
 // The whole program finds it as a machine: LLMOPS_SIMT_DEVICES and LLMOPS_SIMT_MEMORY_BYTES in the environment say what is
-// there, LLMOPS_SIMT_INJECT what goes wrong (simt_device.cpp).
+// there, LLMOPS_SIMT_INJECT what goes wrong, LLMOPS_SIMT_SCHEDULE in which order things run (simt_device.cpp).
 // It does not model memory ordering within a block that runs, bank conflicts, or blocks that run at the same time. One host
 // thread at a time uses it. Atomics on floats are left out on purpose: their order would not be fixed.
 #pragma once

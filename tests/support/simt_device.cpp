@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string_view>
 #include <thread>
 
 #include "support/simt_internal.h"
@@ -52,6 +53,15 @@ size_t number_from_env(const char* name, size_t otherwise) {
   return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
+// LLMOPS_SIMT_SCHEDULE=forward, reverse, or the seed of a shuffled order.
+Schedule schedule_from_env() {
+  const char* const text = std::getenv("LLMOPS_SIMT_SCHEDULE");
+  const std::string_view order = text != nullptr ? text : "forward";
+  if (order == "forward") return {};
+  if (order == "reverse") return {Order::reverse, 0};
+  return {Order::seeded, std::strtoull(text, nullptr, 10)};
+}
+
 size_t padded(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 // LLMOPS_SIMT_INJECT=launch@DEVICE:N, hang@DEVICE:N or alloc@DEVICE:N: what fails, or never ends, when it comes to the N-th
@@ -80,8 +90,8 @@ struct State {
   Stream default_stream;
   std::vector<Stream*> streams = {&default_stream};
   std::map<Event*, std::shared_ptr<Event>> events;
-  Schedule schedule;
-  std::mt19937_64 random;
+  Schedule schedule = schedule_from_env();
+  std::mt19937_64 random{schedule.seed};
   int devices = static_cast<int>(number_from_env("LLMOPS_SIMT_DEVICES", 0));
   size_t memory_bytes = std::min(kArenaBytes, number_from_env("LLMOPS_SIMT_MEMORY_BYTES", kArenaBytes));
   Injection inject = injection();

@@ -16,8 +16,8 @@
 
 namespace simt {
 
-constexpr size_t kThreadsMax = 1024;            // of a block
-constexpr size_t kSharedBytesMax = 227 << 10;   // of a block, on sm_90
+constexpr size_t kThreadsMax = 1024;           // of a block
+constexpr size_t kSharedBytesMax = 163 << 10;  // of a block, on sm_80; sm_90 and sm_100 have more
 
 struct Launch {
   std::string name;

@@ -12,6 +12,12 @@ namespace {
 // 5 MFLOP a step: 2 windows of 16 tokens of a model of 27,000 parameters.
 struct DeviceWork : Work {
   explicit DeviceWork(const char* devices = "2") { options.env = {{"LLMOPS_SIMT_DEVICES", devices}}; }
+  void set(const char* variable, const std::string& value) {
+    std::erase_if(options.env, [&](const auto& entry) { return entry.first == variable; });
+    options.env.emplace_back(variable, value);
+  }
+  // The order in which blocks, warps and streams run between what they wait for: "forward", "reverse" or a seed.
+  void order(const std::string& schedule) { set("LLMOPS_SIMT_SCHEDULE", schedule); }
   RunResult train(std::vector<std::string> more) const {
     std::vector<std::string> words = {"--device", "cuda", "--batch", "2", "--val-windows", "2"};
     words.insert(words.end(), more.begin(), more.end());
@@ -37,6 +43,13 @@ TEST_CASE("on the device a run has the CPU's losses but for rounding, and says w
     CHECK(contains(cuda.out, "\"device\":\"SIMT shim\""));
     CHECK(contains(cuda.out, "\"matmul\":\"cuBLASLt 13.1.0\""));
     CHECK(contains(cpu.out, "\"device\":\"CPU "));
+    if (std::string(ranks) == "1") continue;
+    for (const char* schedule : {"reverse", "7", "8"}) {
+      work.order(schedule);
+      const RunResult other = work.train({"--steps", "4", "--ranks", ranks});
+      REQUIRE_MESSAGE(other.code == 0, other.err);
+      CHECK_MESSAGE(losses_of(other.out) == losses_of(cuda.out), std::string(schedule));
+    }
   }
 }
 
@@ -57,8 +70,10 @@ TEST_CASE("bf16, gradient accumulation and replicated updates run on the device"
   CHECK(steps_of(run.out).back().find("val_loss") != nullptr);
 }
 
+// Each run with another order of streams, blocks and warps: a wait that is missing anywhere shows in the bits.
 TEST_CASE("two ranks, stopped by SIGTERM and resumed, end with the files of the undisturbed run; its model generates") {
   DeviceWork work;
+  work.order("11");
   const std::vector<std::string> run = {"--steps", "12", "--ranks", "2", "--save-every", "5", "--out"};
   const auto with = [&](const char* out, bool resume) {
     std::vector<std::string> words = run;
@@ -69,9 +84,11 @@ TEST_CASE("two ranks, stopped by SIGTERM and resumed, end with the files of the 
   const RunResult whole = work.train(with("whole", false));
   REQUIRE_MESSAGE(whole.code == 0, whole.err);
   work.options.signal_after_s = 0.5 * whole.wall_s;
+  work.order("reverse");
   const RunResult stopped = work.train(with("stopped", false));
   REQUIRE_MESSAGE(stopped.code == 75, stopped.err);
   work.options.signal_after_s = 0;
+  work.order("12");
   const RunResult more = work.train(with("stopped", true));
   REQUIRE_MESSAGE(more.code == 0, more.err);
   CHECK(steps_of(more.out).front().find("step")->as_int() == steps_of(stopped.out).back().find("step")->as_int() + 1);
@@ -121,6 +138,64 @@ TEST_CASE("NCCL's asynchronous error, a hang and a failed kernel end all ranks b
     CHECK(contains(run.err, "the last good step is run/step-000000"));
     CHECK(work.llmops({"ckpt", "verify", "run"}).code == 0);
   }
+}
+
+TEST_CASE("a device alone that fails or hangs ends its run by the deadline, with one message and the last step") {
+  struct Case {
+    const char *inject, *said;
+  };
+  for (const Case& c : {Case{"launch@0:3000", "injected failure"}, Case{"hang@0:3000", "the device came no further for 2 s"}}) {
+    DeviceWork work;
+    work.set("LLMOPS_SIMT_INJECT", c.inject);
+    const RunResult run = work.train({"--steps", "100", "--save-every", "1", "--out", "run", "--deadline", "2s", "--quiet"});
+    INFO(c.inject, ": ", run.err);
+    CHECK(run.code == 5);
+    CHECK(contains(run.err, c.said));
+    CHECK(contains(run.err, "the last good step is run/step-000000"));
+    CHECK(std::ranges::count(run.err, '\n') == 1);
+  }
+}
+
+TEST_CASE("a resume that ends before its first step names the last step too") {
+  DeviceWork work;
+  REQUIRE(work.train({"--steps", "2", "--ranks", "2", "--out", "run"}).code == 0);
+  work.set("LLMOPS_SIMT_NCCL", "error@0:1");
+  const RunResult run = work.train({"--steps", "4", "--ranks", "2", "--out", "run", "--resume", "auto"});
+  INFO(run.err);
+  CHECK(run.code == 5);
+  CHECK(contains(run.err, "all_gather of weights #1: NCCL error 2"));
+  CHECK(contains(run.err, "the last good step is run/step-00000002"));
+}
+
+TEST_CASE("infer run: a device that fails, hangs or is out of memory ends it with one message") {
+  DeviceWork work;
+  REQUIRE(work.train({"--steps", "1", "--device", "cpu", "--out", "run"}).code == 0);
+  struct Case {
+    const char* inject;
+    int code;
+    const char* said;
+  };
+  for (const Case& c : {Case{"launch@0:20", 5, "injected failure"}, Case{"hang@0:20", 5, "the device came no further for 1 s"},
+                        Case{"alloc@0:5", 4, "in use: weights "}}) {
+    work.set("LLMOPS_SIMT_INJECT", c.inject);
+    const RunResult run = work.llmops({"infer", "run", "--ckpt", "run", "--prompt", "the ", "--max-tokens", "4", "--device",
+                                       "cuda", "--deadline", "1s"});
+    INFO(c.inject, ": ", run.err);
+    CHECK(run.code == c.code);
+    CHECK(contains(run.err, c.said));
+    CHECK(std::ranges::count(run.err, '\n') == 1);
+  }
+}
+
+TEST_CASE("memory that is out on one of two ranks, in the first step, ends both") {
+  DeviceWork work;
+  work.set("LLMOPS_SIMT_INJECT", "alloc@1:15");  // the workspace of the first matmul: all else is there before
+  const RunResult run = work.train({"--steps", "2", "--ranks", "2", "--deadline", "5s"});
+  INFO(run.err);
+  CHECK(run.code == 4);
+  CHECK(contains(run.err, "rank 1: matmul: "));
+  CHECK(contains(run.err, "out of memory: workspace needs 32.00 MiB more; in use: weights "));
+  CHECK(contains(run.err, "ended with code 4"));
 }
 
 TEST_CASE("out of device memory: exit 4, with what it was for and what is in use") {
