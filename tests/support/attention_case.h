@@ -107,7 +107,8 @@ struct Case {
 };
 
 // Odd head sizes, groups, windows that do and do not cross a chunk, caches that begin anywhere, sequences without
-// queries or keys or both, queries before the first key, more heads per KV head than a block has rows.
+// queries or keys or both, queries before the first key, more heads per KV head than a block has rows; heads beyond 128
+// elements, the largest of which takes most of the shared memory that sm_80 has.
 inline std::vector<Shape> shapes() {
   const std::vector<Seq> ragged = {{7, 7, 0, 0}, {0, 0, 0, 0}, {13, 13, 0, 0},
                                    {1, 1, 0, 0}, {0, 5, 0, 0}, {4, 0, 0, 0}};
@@ -121,6 +122,8 @@ inline std::vector<Shape> shapes() {
       {16, 70, 1, {{3, 6, 3, 0}}},
       {8, 1, 1, {{2, 1000, 998, 0}, {260, 260, 100, 100}}},
       {8, 4, 2, {{64, 64, 0, 0}, {64, 64, 0, 0}, {64, 64, 0, 0}}},
+      {136, 2, 1, {{5, 37, 32, 0}, {0, 3, 0, 0}}},
+      {256, 2, 2, {{3, 9, 6, 0}}},
   };
 }
 
@@ -195,6 +198,8 @@ inline std::vector<Shape> paged_shapes() {
       {33, 4, 1, {{130, 130, 0, 0}, {0, 0, 0, 0}, {4, 0, 0, 0}}, 0, 3.0f},
       {64, 8, 2, {{1, 700, 699, 0}, {1, 33, 32, 0}, {1, 1, 0, 0}}},
       {8, 1, 1, {{2, 1000, 998, 0}, {260, 260, 96, 96}}},
+      {136, 2, 1, {{3, 19, 16, 0}}},
+      {256, 1, 1, {{1, 17, 16, 0}}},
   };
 }
 
