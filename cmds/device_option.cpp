@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/run.h"
 #include "base/text.h"
 
@@ -37,8 +39,10 @@ Result<DeviceChoice> choose_device(const std::string& choice, int ranks) {
   if (!automatic && !named && choice != "cuda")
     return not_a_choice(choice, {"cpu", "cuda", "cuda:INDEX", "cuda:UUID", "auto"}).in("--device");
   const auto list = Device::list_cuda();
-  if (automatic && (!list.ok() || std::ssize(*list) < ranks)) {
-    log(LogLevel::verbose, "device: the CPU, as " + (list.ok() ? fmt::format("{} CUDA devices are fewer than {} ranks",
+  const auto too_old = [](const CudaInfo& info) { return !info.usable(); };
+  if (automatic && (!list.ok() || std::ssize(*list) < ranks || std::any_of(list->begin(), list->begin() + ranks, too_old))) {
+    log(LogLevel::verbose, "device: the CPU, as " + (list.ok() ? fmt::format("of {} CUDA devices not each of the first {} is "
+                                                                              "there and of compute capability 8.0 or later",
                                                                               list->size(), ranks)
                                                                : list.status().message()));
     return DeviceChoice{};

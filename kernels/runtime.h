@@ -167,6 +167,11 @@ struct CudaInfo {
   std::string name;  // "NVIDIA H200"
   std::string uuid;  // "GPU-01234567-89ab-cdef-0123-456789abcdef"
   int64_t bytes;     // of its memory
+  int capability;    // 10 * major + minor: 90 for 9.0
+
+  // kernels/cuda multiplies bf16 on tensor cores and copies into shared memory asynchronously: from 8.0 on.
+  static constexpr int kCapabilityMin = 80;
+  bool usable() const { return capability >= kCapabilityMin; }
 };
 
 // One per rank.

@@ -254,7 +254,8 @@ Result<std::vector<CudaInfo>> Device::list_cuda() {
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties;
     LLMOPS_TRY(cuda::status_of(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties"));
-    list.push_back({properties.name, cuda::text_of(properties.uuid), static_cast<int64_t>(properties.totalGlobalMem)});
+    list.push_back({properties.name, cuda::text_of(properties.uuid), static_cast<int64_t>(properties.totalGlobalMem),
+                    10 * properties.major + properties.minor});
   }
   return list;
 }
@@ -264,6 +265,11 @@ Result<std::unique_ptr<Device>> Device::open_cuda(int index, int threads) {
   if (!list.ok()) return list.status().in(fmt::format("CUDA device {}", index));
   if (index < 0 || index >= std::ssize(*list))
     return io_error(fmt::format("CUDA device {}: this machine has {}, numbered from 0", index, list->size()));
+  if (const CudaInfo& info = (*list)[size_t(index)]; !info.usable())
+    return io_error(fmt::format("CUDA device {} ({}) has compute capability {}.{}, expected {}.{} or later; the CPU works "
+                                "without one",
+                                index, escape_control(info.name), info.capability / 10, info.capability % 10,
+                                CudaInfo::kCapabilityMin / 10, CudaInfo::kCapabilityMin % 10));
   LLMOPS_ASSIGN(auto accelerator, cuda::CudaAccelerator::open(index, (*list)[size_t(index)]));
   return open(std::move(accelerator), *op_table_cuda(), threads);
 }

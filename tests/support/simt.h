@@ -65,6 +65,7 @@ struct cudaDeviceProp {
   char name[256];
   cudaUUID_t uuid;
   size_t totalGlobalMem;
+  int major, minor;
 };
 
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };

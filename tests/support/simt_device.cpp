@@ -329,7 +329,8 @@ cudaError_t cudaSetDevice(int index) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   if (index < 0 || index >= state().devices) return cudaErrorInvalidValue;
-  *properties = {"SIMT shim", {}, state().memory_bytes};
+  const int capability = static_cast<int>(simt::number_from_env("LLMOPS_SIMT_CAPABILITY", 80));
+  *properties = {"SIMT shim", {}, state().memory_bytes, capability / 10, capability % 10};
   properties->uuid.bytes[15] = static_cast<char>(index);
   return cudaSuccess;
 }

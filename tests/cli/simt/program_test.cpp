@@ -239,6 +239,16 @@ TEST_CASE("--device: what is not there is said in one line, and that the CPU wor
   }
 }
 
+TEST_CASE("a device before compute capability 8.0 is refused, and is none for auto") {
+  DeviceWork work;
+  work.options.env.emplace_back("LLMOPS_SIMT_CAPABILITY", "75");
+  const RunResult asked = work.train({"--steps", "1"}), automatic = work.train({"--steps", "1", "--device", "auto"});
+  CHECK(asked.code == 4);
+  CHECK(contains(asked.err, "CUDA device 0 (SIMT shim) has compute capability 7.5, expected 8.0 or later"));
+  CHECK(automatic.code == 0);
+  CHECK(contains(automatic.out, "\"device\":\"CPU "));
+}
+
 TEST_CASE("--device auto and a UUID find the device") {
   DeviceWork two;
   for (const char* device : {"auto", "cuda:GPU-00000000-0000-0000-0000-000000000001"}) {
