@@ -10,13 +10,19 @@
 namespace llmops {
 namespace {
 
+// A number, or the beginning of a UUID.
+bool is_device_name(const std::string& name) {
+  const bool number = !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+  return number || (name.size() > 4 && name.starts_with("GPU-"));
+}
+
 // The device that "1" or the beginning of one UUID ("GPU-5d3f", as in CUDA_VISIBLE_DEVICES) names.
 Result<int> find_device(const std::string& name, const std::vector<CudaInfo>& list) {
   std::string known;
   int found = -1, count = 0;
   for (size_t i = 0; i < list.size(); ++i) {
     known += fmt::format("{}{} {} ({})", i > 0 ? ", " : "", i, list[i].uuid, escape_control(list[i].name));
-    if (name == std::to_string(i) || (name.size() > 4 && list[i].uuid.starts_with(name))) found = int(i), ++count;
+    if (name == std::to_string(i) || list[i].uuid.starts_with(name)) found = int(i), ++count;
   }
   if (count == 1) return found;
   return io_error(fmt::format("--device cuda:{}: found {} such devices, expected one of {}", escape_control(name), count,
@@ -34,16 +40,16 @@ void declare_device(std::string* choice, OptionTable& table) {
 }
 
 Result<DeviceChoice> choose_device(const std::string& choice, int ranks) {
-  const bool automatic = choice == "auto", named = choice.starts_with("cuda:");
+  const bool automatic = choice == "auto", named = choice.starts_with("cuda:") && is_device_name(choice.substr(5));
   if (choice == "cpu") return DeviceChoice{};
   if (!automatic && !named && choice != "cuda")
     return not_a_choice(choice, {"cpu", "cuda", "cuda:INDEX", "cuda:UUID", "auto"}).in("--device");
   const auto list = Device::list_cuda();
   const auto too_old = [](const CudaInfo& info) { return !info.usable(); };
   if (automatic && (!list.ok() || std::ssize(*list) < ranks || std::any_of(list->begin(), list->begin() + ranks, too_old))) {
-    log(LogLevel::verbose, "device: the CPU, as " + (list.ok() ? fmt::format("of {} CUDA devices not each of the first {} is "
-                                                                              "there and of compute capability 8.0 or later",
-                                                                              list->size(), ranks)
+    log(LogLevel::verbose, "device: the CPU, as " + (list.ok() ? fmt::format("{} ranks need a usable CUDA device each, and "
+                                                                              "the first of the {} there are not",
+                                                                              ranks, list->size())
                                                                : list.status().message()));
     return DeviceChoice{};
   }

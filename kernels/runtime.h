@@ -162,7 +162,7 @@ std::string_view name_of(Isa isa);
 Isa isa_best();           // never Isa::best
 bool isa_runs(Isa isa);   // can this CPU execute it?
 
-// A device that open_cuda() can open, by its place in the list.
+// A CUDA device; its place in the list is its number. open_cuda() takes those that are usable().
 struct CudaInfo {
   std::string name;  // "NVIDIA H200"
   std::string uuid;  // "GPU-01234567-89ab-cdef-0123-456789abcdef"

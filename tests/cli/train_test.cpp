@@ -85,21 +85,15 @@ TEST_CASE("zero 0 and zero 1 train alike") {
 
 TEST_CASE("killed at random moments and resumed, a run ends with the files of the undisturbed one") {
   Work work;
-  const std::vector<std::string> run = {"--steps", "60", "--ranks", "2", "--save-every", "7", "--out"};
-  auto with = [&](const char* out, bool resume) {
-    std::vector<std::string> words = run;
-    words.push_back(out);
-    if (resume) words.insert(words.end(), {"--resume", "auto"});
-    return words;
-  };
-  const RunResult whole = work.train(with("whole", false));
+  const std::vector<std::string> run = {"--steps", "60", "--ranks", "2", "--save-every", "7"};
+  const RunResult whole = work.train(into("whole", run, false));
   REQUIRE_MESSAGE(whole.code == 0, whole.err);
   std::mt19937 random(7);
   std::uniform_real_distribution<double> delay_s(0.05, 0.6 * whole.wall_s);
   int parent_kills = 0, rank_kills = 0;
   RunResult last;
   for (int attempt = 0; attempt < 20; ++attempt) {
-    std::vector<std::string> words = with("killed", true);
+    std::vector<std::string> words = into("killed", run, true);
     if (attempt % 2 == 0) {  // the parent
       work.options.signal = SIGKILL;
       work.options.signal_after_s = delay_s(random);
@@ -122,7 +116,7 @@ TEST_CASE("killed at random moments and resumed, a run ends with the files of th
     }
   }
   work.options.signal_after_s = 0;
-  last = work.train(with("killed", true));
+  last = work.train(into("killed", run, true));
   REQUIRE_MESSAGE(last.code == 0, last.err);
   CHECK(parent_kills > 0);
   CHECK(rank_kills > 0);

@@ -48,6 +48,13 @@ struct Work {
   }
 };
 
+// The words of a run that writes to `out`, from its start or from where it was left.
+inline std::vector<std::string> into(const std::string& out, std::vector<std::string> run, bool resume) {
+  run.insert(run.end(), {"--out", out});
+  if (resume) run.insert(run.end(), {"--resume", "auto"});
+  return run;
+}
+
 // The step records of a jsonl run.
 inline std::vector<Json> steps_of(const std::string& out) {
   std::vector<Json> steps;

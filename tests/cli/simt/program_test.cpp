@@ -74,22 +74,16 @@ TEST_CASE("bf16, gradient accumulation and replicated updates run on the device"
 TEST_CASE("two ranks, stopped by SIGTERM and resumed, end with the files of the undisturbed run; its model generates") {
   DeviceWork work;
   work.order("11");
-  const std::vector<std::string> run = {"--steps", "12", "--ranks", "2", "--save-every", "5", "--out"};
-  const auto with = [&](const char* out, bool resume) {
-    std::vector<std::string> words = run;
-    words.push_back(out);
-    if (resume) words.insert(words.end(), {"--resume", "auto"});
-    return words;
-  };
-  const RunResult whole = work.train(with("whole", false));
+  const std::vector<std::string> run = {"--steps", "12", "--ranks", "2", "--save-every", "5"};
+  const RunResult whole = work.train(into("whole", run, false));
   REQUIRE_MESSAGE(whole.code == 0, whole.err);
   work.options.signal_after_s = 0.5 * whole.wall_s;
   work.order("reverse");
-  const RunResult stopped = work.train(with("stopped", false));
+  const RunResult stopped = work.train(into("stopped", run, false));
   REQUIRE_MESSAGE(stopped.code == 75, stopped.err);
   work.options.signal_after_s = 0;
   work.order("12");
-  const RunResult more = work.train(with("stopped", true));
+  const RunResult more = work.train(into("stopped", run, true));
   REQUIRE_MESSAGE(more.code == 0, more.err);
   CHECK(steps_of(more.out).front().find("step")->as_int() == steps_of(stopped.out).back().find("step")->as_int() + 1);
   CHECK(files_of(work.dir / "stopped/step-00000012") == files_of(work.dir / "whole/step-00000012"));
@@ -228,7 +222,9 @@ TEST_CASE("--device: what is not there is said in one line, and that the CPU wor
                         Case{&two, "cuda:GPU-0", "1", 4, "found 2 such devices"},
                         Case{&two, "auto", "3", 0, ""},
                         Case{&two, "gpu", "1", 2, "--device"},
-                        Case{&two, "cuda:", "1", 4, "found 0 such devices"}}) {
+                        Case{&two, "cuda:", "1", 2, "--device"},
+                        Case{&two, "cuda:-1", "1", 2, "--device"},
+                        Case{&none, "cuda:x", "1", 2, "--device"}}) {
     const RunResult run =
         c.work->Work::train({"--steps", "1", "--batch", "3", "--device", c.device, "--ranks", c.ranks, "--quiet"});
     INFO(c.device, " ", c.ranks, ": ", run.err);
