@@ -262,6 +262,7 @@ Status run(Options& o, Context& context) {
     for (const std::string& note : launch.notes) log(LogLevel::normal, "train: " + note);
   LLMOPS_ASSIGN(TrainOptions t, resolve(o, parallel, launch.world));
   LLMOPS_ASSIGN(const DeviceChoice choice, choose_device(o.device, launch.world));
+  t.joins_shards = !choice.is_cuda;  // cuBLASLt chooses its order of additions by the number of rows
   t.start_s = monotonic_s();
   if (launch.role == Launch::Role::member) {
     const char* fd = std::getenv(kCorpusFd);

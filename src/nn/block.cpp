@@ -135,21 +135,24 @@ Status qk_backward(const BlockCtx& ctx, int group, const Batch& batch, const Slo
   if (!c.learned_positions) LLMOPS_TRY(rotate(ctx, batch, dqkv.qk, true));
   if (!c.qk_norm) return {};
   const TensorView raw = slot(Act::qk_raw, batch.n);
-  struct Part {
+  struct Half {
     TensorView grad, raw, rstd;
     Role weight;
   };
-  for (const Part& part :
-       {Part{dqkv.q, heads_view(raw, 0, c.heads, c.head_dim), slot(Act::q_rstd, batch.n), Role::q_norm},
-        Part{dqkv.k, heads_view(raw, c.q_dim(), c.kv_heads, c.head_dim), slot(Act::k_rstd, batch.n), Role::k_norm}})
-    LLMOPS_TRY(rms_norm_backward(ctx.stream, {.dout = part.grad,
-                                              .x = part.raw,
-                                              .weight = ctx.weights.at(group, part.weight),
-                                              .rstd = part.rstd,
-                                              .dresidual = {},
-                                              .dx = part.grad,
-                                              .dweight = ctx.grads.at(group, part.weight),
-                                              .accumulate = ctx.accumulate}));
+  for (const Half& half :
+       {Half{dqkv.q, heads_view(raw, 0, c.heads, c.head_dim), slot(Act::q_rstd, batch.n), Role::q_norm},
+        Half{dqkv.k, heads_view(raw, c.q_dim(), c.kv_heads, c.head_dim), slot(Act::k_rstd, batch.n), Role::k_norm}})
+    LLMOPS_TRY(part_gradients(ctx, batch.n, {ctx.grads.at(group, half.weight)},
+                              [&](int64_t begin, int64_t n, const GradPair& to, bool accumulate) {
+                                return rms_norm_backward(ctx.stream, {.dout = rows(half.grad, begin, n),
+                                                                      .x = rows(half.raw, begin, n),
+                                                                      .weight = ctx.weights.at(group, half.weight),
+                                                                      .rstd = rows(half.rstd, begin, n),
+                                                                      .dresidual = {},
+                                                                      .dx = rows(half.grad, begin, n),
+                                                                      .dweight = to[0],
+                                                                      .accumulate = accumulate});
+                              }));
   return {};
 }
 

@@ -11,7 +11,7 @@
 
 #include "kernels/ops.h"
 #include "layout/model_config.h"
-#include "nn/flat.h"
+#include "nn/parts.h"
 #include "nn/slot.h"
 
 namespace llmops {
@@ -32,7 +32,8 @@ struct BlockCtx {
   FlatView weights;         // compute dtype
   FlatView grads;           // f32; absent in inference
   ConstTensorView cos_sin;  // f32 [p, e/2, 2]; absent with learned positions
-  bool accumulate = false;  // add to the gradients instead of overwriting them
+  bool accumulate = false;  // add to the gradients instead of overwriting them; not with parts
+  const GradParts* parts = nullptr;  // of the batch; null: it is one. Then it has at most kHeadRows rows
   // Called when the last gradient of a group is enqueued (buckets hang here). May be empty.
   std::function<Status(int group)> grad_ready;
 };

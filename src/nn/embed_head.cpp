@@ -16,6 +16,17 @@ ConstTensorView head_weight(const BlockCtx& ctx) {
                               : ctx.weights.at(head_group(ctx.config), Role::head);
 }
 
+// run(first row, rows, gradients of group 0) for the batch or each of its parts.
+template <class Run>
+Status embed_parts(const BlockCtx& ctx, int64_t n, const Run& run) {
+  if (!ctx.parts) return run(int64_t{0}, n, ctx.grads);
+  for (int i = 0; i < ctx.parts->count(); ++i) {
+    const int64_t begin = ctx.parts->begin[i];
+    LLMOPS_TRY(run(begin, ctx.parts->begin[i + 1] - begin, ctx.parts->embed[i]));
+  }
+  return {};
+}
+
 MatmulArgs product(ConstTensorView a, ConstTensorView b, TensorView out) {
   return {.a = a,
           .b = {.data = b, .pack = Pack::plain, .scales = {}, .group = 0},
@@ -36,6 +47,17 @@ Status logits_of(const BlockCtx& ctx, ConstTensorView x, TensorView logits) {
   return matmul(ctx.stream, args);
 }
 
+// dlogits [n,v], x [n,d]: with parts the whole batch.
+Status head_wgrad(const BlockCtx& ctx, ConstTensorView dlogits, ConstTensorView x, bool accumulate) {
+  if (!ctx.config.tied_head)
+    return weight_gradient(ctx.stream, ctx.parts, dlogits, x, ctx.grads.at(head_group(ctx.config), Role::head),
+                           accumulate);
+  return embed_parts(ctx, x.dim[0], [&](int64_t begin, int64_t n, const FlatView& grads) {
+    return weight_gradient(ctx.stream, nullptr, rows(dlogits, begin, n), rows(x, begin, n),
+                           grads.at(kEmbed, Role::token_table), accumulate);
+  });
+}
+
 // Loss of rows [begin, begin + count), and with dout present their part of the head's backward pass. Chunks are
 // multiples of the matmul's block of 512 k, so the weight gradient has the bits of one product over all rows.
 Status head_chunk(const BlockCtx& ctx, const Batch& batch, const Slot& slot, const Slot& scratch, float scale,
@@ -50,12 +72,7 @@ Status head_chunk(const BlockCtx& ctx, const Batch& batch, const Slot& slot, con
                                         .vocab = ctx.config.vocab,
                                         .scale = scale}));
   if (!dout.present()) return {};
-  const TensorView dweight =
-      ctx.config.tied_head ? ctx.grads.at(kEmbed, Role::token_table) : ctx.grads.at(head_group(ctx.config), Role::head);
-  MatmulArgs wgrad = product(logits, x, dweight);
-  wgrad.a_trans = true;
-  wgrad.accumulate = ctx.accumulate || begin > 0;
-  LLMOPS_TRY(matmul(ctx.stream, wgrad));
+  LLMOPS_TRY(head_wgrad(ctx, logits, x, ctx.accumulate || begin > 0));
   return matmul(ctx.stream, product(logits, head_weight(ctx), rows(dout, begin, count)));
 }
 
@@ -71,15 +88,19 @@ Status embed_forward(const BlockCtx& ctx, const Batch& batch, TensorView out) {
 }
 
 Status embed_backward(const BlockCtx& ctx, const Batch& batch, ConstTensorView dout) {
-  const TensorView dpos = ctx.grads.at(kEmbed, Role::position_table);
-  LLMOPS_TRY(embedding_backward(ctx.stream, {.ids = batch.tokens,
-                                             .positions = dpos.present() ? batch.positions : ConstTensorView(),
-                                             .dout = dout,
-                                             .dtable = ctx.grads.at(kEmbed, Role::token_table),
-                                             .dpos_table = dpos,
-                                             .accumulate = ctx.accumulate || ctx.config.tied_head,
-                                             .accumulate_pos = ctx.accumulate,
-                                             .frozen_id = static_cast<int32_t>(ctx.config.pad_id)}));
+  LLMOPS_TRY(embed_parts(ctx, batch.n, [&](int64_t begin, int64_t n, const FlatView& grads) {
+    const TensorView dpos = grads.at(kEmbed, Role::position_table);
+    return embedding_backward(
+        ctx.stream, {.ids = rows(batch.tokens, begin, n),
+                     .positions = dpos.present() ? rows(batch.positions, begin, n) : ConstTensorView(),
+                     .dout = rows(dout, begin, n),
+                     .dtable = grads.at(kEmbed, Role::token_table),
+                     .dpos_table = dpos,
+                     .accumulate = ctx.accumulate || ctx.config.tied_head,
+                     .accumulate_pos = ctx.accumulate,
+                     .frozen_id = static_cast<int32_t>(ctx.config.pad_id)});
+  }));
+  if (ctx.parts) LLMOPS_TRY(fold_embed(ctx.stream, *ctx.parts));
   return ctx.grad_ready ? ctx.grad_ready(kEmbed) : Status();
 }
 

@@ -34,19 +34,11 @@ Status linear_dgrad(const BlockCtx& ctx, ConstTensorView dy, ConstTensorView wei
 
 Status linear_wgrad(const BlockCtx& ctx, ConstTensorView x, ConstTensorView dy, TensorView dweight, TensorView dbias) {
   const bool in_out = ctx.config.weights_in_out;
-  LLMOPS_TRY(matmul(ctx.stream, {.a = in_out ? x : dy,
-                                 .b = {.data = in_out ? dy : x, .pack = Pack::plain, .scales = {}, .group = 0},
-                                 .out = dweight,
-                                 .bias = {},
-                                 .residual = {},
-                                 .aux = {},
-                                 .act_backward = {},
-                                 .act = Activation::none,
-                                 .a_trans = true,
-                                 .b_trans = false,
-                                 .accumulate = ctx.accumulate}));
-  return dbias.present() ? bias_backward(ctx.stream, {.dout = dy, .dbias = dbias, .accumulate = ctx.accumulate})
-                         : Status();
+  LLMOPS_TRY(weight_gradient(ctx.stream, ctx.parts, in_out ? x : dy, in_out ? dy : x, dweight, ctx.accumulate));
+  if (!dbias.present()) return {};
+  return part_gradients(ctx, dy.dim[0], {dbias}, [&](int64_t begin, int64_t n, const GradPair& to, bool accumulate) {
+    return bias_backward(ctx.stream, {.dout = rows(dy, begin, n), .dbias = to[0], .accumulate = accumulate});
+  });
 }
 
 Status norm(const BlockCtx& ctx, int group, Role weight, Role bias, ConstTensorView x, TensorView out,
@@ -73,32 +65,30 @@ Status norm(const BlockCtx& ctx, int group, Role weight, Role bias, ConstTensorV
 
 Status norm_backward(const BlockCtx& ctx, int group, Role weight, Role bias, ConstTensorView dout, ConstTensorView x,
                      const NormSaved& saved, TensorView grad, bool add_to_grad) {
-  const ConstTensorView past = add_to_grad ? ConstTensorView(grad) : ConstTensorView();
-  if (ctx.config.norm == NormKind::rms)
-    return rms_norm_backward(ctx.stream, {.dout = dout,
-                                          .x = x,
-                                          .weight = ctx.weights.at(group, weight),
-                                          .rstd = saved.rstd,
-                                          .dresidual = past,
-                                          .dx = grad,
-                                          .dweight = ctx.grads.at(group, weight),
-                                          .accumulate = ctx.accumulate});
-  return layer_norm_backward(ctx.stream, {.dout = dout,
-                                          .x = x,
-                                          .weight = ctx.weights.at(group, weight),
-                                          .mean = saved.mean,
-                                          .rstd = saved.rstd,
-                                          .dresidual = past,
-                                          .dx = grad,
-                                          .dweight = ctx.grads.at(group, weight),
-                                          .dbias = ctx.grads.at(group, bias),
-                                          .accumulate = ctx.accumulate});
-}
-
-TensorView columns(TensorView view, int64_t begin, int64_t count) {
-  view.data = static_cast<char*>(view.data) + begin * info(view.dtype).block_bytes;
-  view.dim[1] = count;
-  return view;
+  const GradPair place = {ctx.grads.at(group, weight), ctx.grads.at(group, bias)};
+  return part_gradients(ctx, x.dim[0], place, [&](int64_t begin, int64_t n, const GradPair& to, bool accumulate) {
+    const TensorView dx = rows(grad, begin, n);
+    const ConstTensorView past = add_to_grad ? ConstTensorView(dx) : ConstTensorView();
+    if (ctx.config.norm == NormKind::rms)
+      return rms_norm_backward(ctx.stream, {.dout = rows(dout, begin, n),
+                                            .x = rows(x, begin, n),
+                                            .weight = ctx.weights.at(group, weight),
+                                            .rstd = rows(saved.rstd, begin, n),
+                                            .dresidual = past,
+                                            .dx = dx,
+                                            .dweight = to[0],
+                                            .accumulate = accumulate});
+    return layer_norm_backward(ctx.stream, {.dout = rows(dout, begin, n),
+                                            .x = rows(x, begin, n),
+                                            .weight = ctx.weights.at(group, weight),
+                                            .mean = rows(saved.mean, begin, n),
+                                            .rstd = rows(saved.rstd, begin, n),
+                                            .dresidual = past,
+                                            .dx = dx,
+                                            .dweight = to[0],
+                                            .dbias = to[1],
+                                            .accumulate = accumulate});
+  });
 }
 
 TensorView heads_view(TensorView view, int64_t begin, int64_t heads, int64_t head_dim) {

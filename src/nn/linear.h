@@ -30,8 +30,20 @@ Status norm(const BlockCtx& ctx, int group, Role weight, Role bias, ConstTensorV
 Status norm_backward(const BlockCtx& ctx, int group, Role weight, Role bias, ConstTensorView dout, ConstTensorView x,
                      const NormSaved& saved, TensorView grad, bool add_to_grad);
 
+// run(first row, rows, gradients, accumulate) for the batch of n rows, or for each of its parts.
+template <class Run>
+Status part_gradients(const BlockCtx& ctx, int64_t n, const GradPair& place, const Run& run) {
+  return part_gradients(ctx.stream, ctx.parts, n, place, ctx.accumulate, run);
+}
+
 // Columns [begin, begin + count) of a rank-2 view; and a [n, heads, e] view of such columns.
-TensorView columns(TensorView view, int64_t begin, int64_t count);
+template <class Void>
+BasicView<Void> columns(BasicView<Void> view, int64_t begin, int64_t count) {
+  using Byte = std::conditional_t<std::is_const_v<Void>, const char, char>;
+  view.data = static_cast<Byte*>(view.data) + begin * info(view.dtype).block_bytes;
+  view.dim[1] = count;
+  return view;
+}
 TensorView heads_view(TensorView view, int64_t begin, int64_t heads, int64_t head_dim);
 
 }  // namespace llmops

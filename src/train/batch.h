@@ -29,12 +29,20 @@ class BatchBuffer {
  public:
   // Room for `sequences` windows of `seq` inputs.
   static Result<BatchBuffer> make(Device& device, int64_t sequences, int64_t seq);
-  // Enqueues windows [first, first + count), each a sequence of its own from position 0. The previous batch's work must be
-  // done.
-  void fill(Stream& stream, const Windows& windows, int64_t first, int64_t count);
-  const Batch& batch() const { return batch_; }  // of the last fill
+  // Begins a batch; the work of the one before must be done. Then windows [first, first + count), each a sequence of its
+  // own from position 0, and push() enqueues them.
+  void clear() { batch_.n = batch_.s = 0; }
+  void add(const Windows& windows, int64_t first, int64_t count);
+  void push(Stream& stream);
+  const Batch& batch() const { return batch_; }  // of the last push
 
  private:
+  // tokens, positions, targets [n]; q_begin [s+1]; kv_len, q_pos0, kv_pos0 [s]
+  struct Columns {
+    int32_t *tokens, *positions, *targets, *begin, *len, *q_pos0, *kv_pos0;
+  };
+  Columns columns() const;
+
   Buffer memory_;
   HostSide host_;
   Batch batch_;

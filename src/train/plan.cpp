@@ -6,6 +6,7 @@
 #include "layout/activations.h"
 #include "layout/flops.h"
 #include "layout/schedule.h"
+#include "nn/parts.h"
 #include "train/peak.h"
 #include "train/run.h"
 
@@ -31,10 +32,17 @@ Json to_json(const StepRecord& r) {
 
 namespace {
 
-int64_t micro_batch_of(const TrainOptions& o, int shards) {
-  const int64_t shard_windows = split_range(o.batch, shards, 0).size();
+// Windows of a pass and how many shards it takes: more than one while they fit a micro-batch and one product of the head.
+// The first shards are the longest.
+void plan_passes(const TrainOptions& o, int shards, int local, TrainPlan* plan) {
   const int64_t wanted = o.micro_batch > 0 ? o.micro_batch : std::max<int64_t>(1, kMicroTokens / o.seq);
-  return std::max<int64_t>(1, std::min(wanted, shard_windows));
+  const auto windows = [&](int count) { return split_range(o.batch, shards, count - 1).end; };
+  int count = 1;
+  while (o.joins_shards && 2 * count <= std::min(local, kPartsMax) && windows(2 * count) <= wanted &&
+         windows(2 * count) * o.seq <= kHeadRows)
+    count *= 2;
+  plan->shards_at_once = count;
+  plan->micro_batch = std::min(wanted, windows(count));
 }
 
 }  // namespace
@@ -44,20 +52,21 @@ TrainPlan plan_of(const TrainOptions& o, int world) {
   const int shards = std::max(o.parallel.shards, world);
   plan.params = parameter_count(o.model);
   plan.tokens_per_step = o.batch * o.seq;
-  plan.micro_batch = micro_batch_of(o, shards);
+  plan_passes(o, shards, shards / world, &plan);
   plan.flops_per_step = train_flops_per_token(o.model, o.seq) * static_cast<double>(plan.tokens_per_step);
   const int64_t tokens = plan.micro_batch * o.seq;
+  const std::vector<Group> groups = param_groups(o.model, o.parallel, 0);
   int64_t elems = 0, slices = 0;
-  for (const Group& group : param_groups(o.model, o.parallel, 0)) {
+  for (const Group& group : groups) {
     elems += group.elems;
     slices += slice_elems(group, o.parallel);
   }
   int levels = 1;
-  for (int local = shards / world; local > 1; local /= 2) ++levels;
+  for (int passes = shards / world / plan.shards_at_once; passes > 1; passes /= 2) ++levels;
   const bool master = o.dtype != DType::f32;
   plan.memory_bytes = {
       {"weights", elems * info(o.dtype).block_bytes},
-      {"grads", elems * 4 * levels},
+      {"grads", elems * 4 * levels + part_bytes(groups, plan.shards_at_once)},
       {"optim", slices * 4 * (master ? 3 : 2)},
       {"saved", o.model.layers * bytes_of_rows(block_activations(o.model, tokens), o.dtype) +
                     bytes_of_rows(head_activations(o.model, tokens), o.dtype)},

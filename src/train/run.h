@@ -22,6 +22,7 @@ struct TrainOptions {
   int64_t seq = 64;         // tokens of a window
   uint64_t seed = 1;
   Parallel parallel;
+  bool joins_shards = false;  // small shards share a forward and a backward: where a row's bits do not depend on others
   DType dtype = DType::f32;
   LrSchedule lr;
   AdamwOptions adamw;
@@ -54,6 +55,7 @@ Json to_json(const StepRecord& record);
 // What a run will be, before its first step.
 struct TrainPlan {
   int64_t params = 0, tokens_per_step = 0, start_step = 0, micro_batch = 0;
+  int shards_at_once = 1;
   int64_t train_tokens = 0, val_tokens = 0, windows_per_epoch = 0;
   double flops_per_step = 0;
   double peak_flops_per_s = 0;  // MFU's denominator (train/peak.h), all ranks; 0: none is known

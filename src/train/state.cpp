@@ -11,7 +11,7 @@
 namespace llmops {
 
 Result<std::unique_ptr<TrainState>> TrainState::make(Device& device, Communicator& comm, const ModelConfig& config,
-                                                     const Parallel& parallel, DType dtype, int local_shards) {
+                                                     const Parallel& parallel, DType dtype, int passes) {
   auto state = std::make_unique<TrainState>();
   TrainState& s = *state;
   s.device_ = &device;
@@ -30,7 +30,7 @@ Result<std::unique_ptr<TrainState>> TrainState::make(Device& device, Communicato
   LLMOPS_ASSIGN(s.weight_buffer_, parallel.zero == 0 ? comm.alloc(weight_bytes, Category::weights)
                                                      : comm.alloc_common(weight_bytes, Category::weights));
   s.weights_ = FlatView(s.groups_, s.weight_buffer_.data(), dtype, device.id());
-  const int levels = std::bit_width(static_cast<unsigned>(std::max(1, local_shards)));  // log2 + 1
+  const int levels = std::bit_width(static_cast<unsigned>(passes));  // log2 + 1
   for (int level = 0; level + 1 < levels; ++level) {
     LLMOPS_ASSIGN(Buffer buffer, device.alloc(elems * 4, Category::grads));
     s.grads_.push_back(FlatView(s.groups_, buffer.data(), DType::f32, device.id()));

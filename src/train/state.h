@@ -13,10 +13,10 @@ namespace llmops {
 
 class TrainState {
  public:
-  // dtype: that of weights and activations, f32 or bf16. Zero-filled; `local_shards` > 1 adds the buffers of the fold
-  // tree.
+  // dtype: that of weights and activations, f32 or bf16. Zero-filled; `passes` (train/step.h) > 1 add the buffers of the
+  // fold tree.
   static Result<std::unique_ptr<TrainState>> make(Device& device, Communicator& comm, const ModelConfig& config,
-                                                  const Parallel& parallel, DType dtype, int local_shards);
+                                                  const Parallel& parallel, DType dtype, int passes);
 
   const ModelConfig& config() const { return config_; }
   const Parallel& parallel() const { return parallel_; }
@@ -26,7 +26,7 @@ class TrainState {
   int rank() const { return rank_; }
 
   FlatView weights() const { return weights_; }  // compute dtype; one memory for all ranks with ZeRO
-  // Level i of the fold tree over my shards; the last one is the gradient that is reduced over ranks.
+  // Level i of the fold tree over my passes; the last one is the gradient that is reduced over ranks.
   FlatView grads(int level) const { return grads_[level]; }
   int levels() const { return static_cast<int>(grads_.size()); }
   const SharedBuffer& grad_buffer() const { return grad_buffer_; }

@@ -24,12 +24,13 @@ double tree_sum(const double* x, int64_t count) {
 }  // namespace
 
 Result<std::unique_ptr<Trainer>> Trainer::make(Device& device, Communicator& comm, TrainState& state,
-                                               int64_t micro_batch, int64_t seq) {
+                                               int64_t micro_batch, int64_t seq, int shards_at_once) {
   std::unique_ptr<Trainer> trainer(new Trainer(device, comm, state));
   Trainer& t = *trainer;
   const ModelConfig& config = state.config();
   t.micro_batch_ = micro_batch;
   t.seq_ = seq;
+  t.shards_at_once_ = shards_at_once;
   const int64_t tokens = micro_batch * seq;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     LLMOPS_ASSIGN(Slot slot, Slot::make(device, block_activations(config, tokens), state.dtype(), Category::saved));
@@ -53,6 +54,7 @@ Result<std::unique_ptr<Trainer>> Trainer::make(Device& device, Communicator& com
   const int64_t scalars = t.shards_ + t.blocks_ + static_cast<int64_t>(Flag::kCount) * comm.world();
   LLMOPS_ASSIGN(t.scalars_, comm.alloc(scalars * 8, Category::comm));
   LLMOPS_ASSIGN(t.host_scalars_, HostSide::of(device, t.scalars_.data(), t.scalars_.bytes()));
+  if (shards_at_once > 1) LLMOPS_TRY(t.make_parts(shards_at_once));
   if (comm.world() > 1 && state.parallel().zero == 1) {
     std::vector<Bucket> buckets;
     int64_t offset = 0;
@@ -63,6 +65,24 @@ Result<std::unique_ptr<Trainer>> Trainer::make(Device& device, Communicator& com
     LLMOPS_ASSIGN(t.exchange_, comm.new_exchange(state.grad_buffer(), std::move(buckets)));
   }
   return trainer;
+}
+
+// The embeddings' gradients of the first part go straight to their place; those of the others need one.
+Status Trainer::make_parts(int count) {
+  const std::vector<Group>& groups = state_.groups();
+  parts_.embed.resize(1);
+  for (int i = 1; i < count; ++i) {
+    LLMOPS_ASSIGN(Buffer buffer, device_.alloc(groups[0].elems * 4, Category::grads));
+    parts_.embed.push_back(FlatView(groups, buffer.data(), DType::f32, device_.id()));
+    part_buffers_.push_back(std::move(buffer));
+  }
+  const int64_t elems = part_sum_elems(groups);
+  for (int i = 2; i < count; i *= 2) {
+    LLMOPS_ASSIGN(Buffer buffer, device_.alloc(elems * 4, Category::grads));
+    parts_.sums.push_back(buffer.view(DType::f32, {elems}));
+    part_buffers_.push_back(std::move(buffer));
+  }
+  return {};
 }
 
 Trainer::~Trainer() = default;
@@ -101,40 +121,49 @@ Status Trainer::backward(const BlockCtx& ctx, const Batch& batch, float scale) {
   return embed_backward(ctx, batch, grad);
 }
 
-// The gradient of one shard, into the level of the fold tree where it meets its left neighbours: level t for a shard
-// whose local number ends in t ones (the next free one of a binary counter).
-Status Trainer::shard_gradient(const Windows& windows, int shard, int shard_count, float scale) {
-  const int level = std::countr_one(static_cast<unsigned>(shard));
-  const int64_t count = windows.count();
-  const int64_t micro_batches = (count + micro_batch_ - 1) / micro_batch_;
-  const int64_t loss_at = (shard_count * comm_.rank() + shard) * static_cast<int64_t>(sizeof(double));
+// The gradient of one pass, into the level of the fold tree where it meets its left neighbours: level t for a pass whose
+// number ends in t ones (the next free one of a binary counter).
+Status Trainer::pass_gradient(std::span<const Windows> shards, int pass, int passes, float scale) {
+  const int level = std::countr_one(static_cast<unsigned>(pass));
+  const int first_shard = passes * static_cast<int>(shards.size()) * comm_.rank() + pass * static_cast<int>(shards.size());
+  const bool joint = shards.size() > 1;
+  const int64_t micro_batches = joint ? 1 : (shards[0].count() + micro_batch_ - 1) / micro_batch_;
   for (const Action& action : schedule_single_chunk(static_cast<int>(micro_batches))) {
-    const int64_t first = action.micro_batch * micro_batch_, size = std::min(micro_batch_, count - first);
     BlockCtx ctx = context(state_.grads(level), action.micro_batch > 0);
     if (action.micro_batch + 1 == micro_batches)
-      ctx.grad_ready = [=, this](int group) { return group_ready(group, level, shard, shard_count); };
+      ctx.grad_ready = [=, this](int group) { return group_ready(group, level, pass + 1 == passes); };
+    if (joint) ctx.parts = &parts_;
     if (action.kind == Action::Kind::forward) {
-      batch_.fill(ctx.stream, windows, first, size);
+      const int64_t first = action.micro_batch * micro_batch_;
+      batch_.clear();
+      parts_.begin = {0};
+      for (const Windows& windows : shards) {
+        batch_.add(windows, first, std::min(micro_batch_, windows.count() - first));
+        parts_.begin.push_back(batch_.batch().n);
+      }
+      batch_.push(ctx.stream);
       LLMOPS_TRY(forward(ctx, batch_.batch()));
       continue;
     }
-    const Batch& batch = batch_.batch();
-    LLMOPS_TRY(backward(ctx, batch, scale));
-    LLMOPS_TRY(sum(ctx.stream, {.x = head_(Act::losses, batch.n),
-                                .out = scalars_.view(DType::f64, {1}, loss_at),
-                                .accumulate = true}));
+    if (joint) parts_.embed[0] = ctx.grads;
+    LLMOPS_TRY(backward(ctx, batch_.batch(), scale));
+    for (int i = 0; i < std::ssize(shards); ++i)
+      LLMOPS_TRY(sum(ctx.stream, {.x = rows(head_(Act::losses, batch_.batch().n), parts_.begin[i],
+                                            parts_.begin[i + 1] - parts_.begin[i]),
+                                  .out = scalars_.view(DType::f64, {1}, (first_shard + i) * int64_t{sizeof(double)}),
+                                  .accumulate = true}));
     LLMOPS_TRY(ctx.stream.sync());  // the next micro-batch refills the buffers that this one's work reads
   }
   return {};
 }
 
-Status Trainer::group_ready(int group, int level, int shard, int shard_count) {
+Status Trainer::group_ready(int group, int level, bool last) {
   Stream& stream = device_.compute();
   const int64_t elems = state_.groups()[group].elems;
   const TensorView mine = state_.grads(level).range(group, 0, elems);
   for (int below = 0; below < level; ++below)
     LLMOPS_TRY(add(stream, {.a = state_.grads(below).range(group, 0, elems), .b = mine, .out = mine}));
-  if (!exchange_ || shard + 1 < shard_count) return {};
+  if (!exchange_ || !last) return {};
   LLMOPS_TRY(exchange_->post(stream, group));
   posted_.push_back(group);
   for (size_t i = 0; i < posted_.size();) {  // fold whatever all ranks have finished, while others are still at work
@@ -233,12 +262,12 @@ Status Trainer::gather_weights() {
 Result<StepResult> Trainer::step(const std::vector<Windows>& windows, int64_t valid_tokens, int64_t step, double lr,
                                  const AdamwOptions& options, const Flags& flags) {
   Stream& stream = device_.compute();
-  const int shard_count = static_cast<int>(windows.size());
+  const int passes = static_cast<int>(windows.size()) / shards_at_once_;
   const CommTime before = comm_.time();
   const float scale = static_cast<float>(1.0 / static_cast<double>(valid_tokens));
   clear_scalars(flags);
-  for (int shard = 0; shard < shard_count; ++shard)
-    LLMOPS_TRY(shard_gradient(windows[shard], shard, shard_count, scale));
+  for (int pass = 0; pass < passes; ++pass)
+    LLMOPS_TRY(pass_gradient(std::span(windows).subspan(pass * shards_at_once_, shards_at_once_), pass, passes, scale));
   LLMOPS_TRY(reduce_rest());
   LLMOPS_TRY(reduce_scalars());
   LLMOPS_TRY(stream.sync());
@@ -276,7 +305,9 @@ Result<double> Trainer::loss_sum(const Windows& windows) {
   host_loss_sum_.push(stream);
   const BlockCtx ctx = context({}, false);
   for (int64_t first = 0; first < windows.count(); first += micro_batch_) {
-    batch_.fill(stream, windows, first, std::min(micro_batch_, windows.count() - first));
+    batch_.clear();
+    batch_.add(windows, first, std::min(micro_batch_, windows.count() - first));
+    batch_.push(stream);
     const Batch& batch = batch_.batch();
     LLMOPS_TRY(forward(ctx, batch));
     LLMOPS_TRY(head_loss(ctx, batch, head_, scratch_, 0.0f, {}));

@@ -2,7 +2,8 @@
 // slices.
 //
 // The gradient of a batch is a balanced binary tree over S virtual shards: a rank folds the subtree of its own shards,
-// the ranks fold the rest, so bits depend on S and not on how many ranks share the work. The norm is the square root of
+// the ranks fold the rest, so bits depend on S and not on how many ranks share the work. A pass is one shard, in one or
+// more micro-batches, or several small shards in one batch, whose gradients nn/parts.h folds. The norm is the square root of
 // the sums of the groups' blocks of 4096 elements, ascending in f64. Nothing is changed when a loss or a gradient is
 // not finite.
 #pragma once
@@ -10,6 +11,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "comm/comm.h"
@@ -39,9 +41,10 @@ struct StepResult {
 
 class Trainer {
  public:
-  // micro_batch: windows per forward and backward; seq: tokens of a window.
+  // micro_batch: windows per forward and backward; seq: tokens of a window; shards_at_once: of a pass, a power of two,
+  // more than 1 only where a micro-batch holds them all, in at most kHeadRows tokens.
   static Result<std::unique_ptr<Trainer>> make(Device& device, Communicator& comm, TrainState& state,
-                                               int64_t micro_batch, int64_t seq);
+                                               int64_t micro_batch, int64_t seq, int shards_at_once = 1);
   ~Trainer();
 
   // windows[i]: the windows of my i-th shard, each of at most seq + 1 tokens. valid_tokens: targets of the whole batch,
@@ -62,8 +65,9 @@ class Trainer {
   Status forward(const BlockCtx& ctx, const Batch& batch);
   Status backward(const BlockCtx& ctx, const Batch& batch, float scale);
   void clear_scalars(const Flags& flags);
-  Status shard_gradient(const Windows& windows, int shard, int shard_count, float scale);
-  Status group_ready(int group, int level, int shard, int shard_count);
+  Status make_parts(int count);
+  Status pass_gradient(std::span<const Windows> shards, int pass, int passes, float scale);
+  Status group_ready(int group, int level, bool last);
   Status reduce_rest();
   Status reduce_scalars();
   Status gather_slices();
@@ -74,6 +78,9 @@ class Trainer {
   Communicator& comm_;
   TrainState& state_;
   int64_t micro_batch_ = 1, seq_ = 1;
+  int shards_at_once_ = 1;
+  GradParts parts_;  // of a pass of several shards
+  std::vector<Buffer> part_buffers_;
   std::vector<Slot> slots_;  // one per block
   Slot head_, scratch_;
   BatchBuffer batch_;
