@@ -75,8 +75,8 @@ Status LocalExchange::raise(Flag which, int bucket, uint64_t count) {
   return Status();
 }
 
-Status LocalExchange::await(Flag which, int bucket, uint64_t count, const char* call, const char* verb) {
-  return comm_.await([&] { return fmt::format("{} of bucket {}", call, bucket); }, verb,
+Status LocalExchange::await(Flag which, int bucket, uint64_t count, const char* what, const char* verb) {
+  return comm_.await([&] { return fmt::format("{} of bucket {}", what, bucket); }, verb,
                      [&] { return all_reached(which, bucket, count); },
                      [&](int r) { return flag(which, bucket, r).load() < count; });
 }
@@ -106,7 +106,7 @@ Status LocalExchange::reduce_slice(Stream& stream, int bucket) {
   const uint64_t count = ++issued_[bucket].folds;
   stream.enqueue(
       [this, bucket, count]() -> Status {
-        LLMOPS_TRY(await(&Flags::posted, bucket, count, "reduce_slice", "post"));
+        LLMOPS_TRY(await(&Flags::posted, bucket, count, "gradients", "post"));
         return comm_.timed([&] {
           const int64_t begin = buckets_[bucket].cut[comm_.rank()];
           const void* sources[kRanksMax];
@@ -137,7 +137,7 @@ Status LocalExchange::gather_slices(Stream& stream, int bucket, const SharedBuff
                                    buffer.bytes(), buckets_[bucket].end(), info(dtype).name));
   stream.enqueue(
       [this, bucket, count, buffer, size]() -> Status {
-        LLMOPS_TRY(await(&Flags::published, bucket, count, "gather_slices", "publish"));
+        LLMOPS_TRY(await(&Flags::published, bucket, count, "weights", "publish"));
         if (buffer.common()) return Status();
         return comm_.timed([&] {
           const std::vector<int64_t>& cut = buckets_[bucket].cut;

@@ -35,7 +35,7 @@ class LocalExchange final : public GradientExchange {
   std::atomic<uint64_t>& flag(Flag which, int bucket, int rank) const;
   bool all_reached(Flag which, int bucket, uint64_t count) const;
   Status raise(Flag which, int bucket, uint64_t count);
-  Status await(Flag which, int bucket, uint64_t count, const char* call, const char* verb);
+  Status await(Flag which, int bucket, uint64_t count, const char* what, const char* verb);
   Status check(const char* call, int bucket) const;
 
   LocalCommunicator& comm_;

@@ -134,7 +134,7 @@ TEST_CASE("a bucket that a rank does not post is named at the deadline") {
         CHECK((*exchange)->reduce_slice(at.stream, 0).ok());
         const Status status = at.stream.sync();
         CHECK(status.code() == Code::peer);
-        CHECK(status.message().find("reduce_slice of bucket 0: rank 1 (pid ") != std::string::npos);
+        CHECK(status.message().find("gradients of bucket 0: rank 1 (pid ") != std::string::npos);
         CHECK(status.message().find("did not post within 0.3 s") != std::string::npos);
       },
       {.deadline_s = 0.3});
