@@ -37,12 +37,17 @@ Contract contract_of(const MatmulArgs& a, DeviceId device) {
   c.maybe_in("bias", a.bias, kT, "n").maybe_in("residual", a.residual, kT, "mn", Layout::strided);
   c.maybe_out("aux", a.aux, kT, "mn", Layout::strided);
   c.maybe_in("act_backward", a.act_backward, kT, "mn", Layout::strided);
+  c.maybe_out("a_sums", a.a_sums, kF32, "m").maybe_out("b_sums", a.b_sums, kF32, "n");
   const bool act = a.act != Activation::none;
   const bool backward = a.act_backward.present();
   c.require(!a.b.scales.present() && a.b.group == 0, "b has scales; quantised weights are not supported");
   c.require(!(a.accumulate && (act || a.residual.present())), "accumulate excludes an activation and a residual");
   c.require(act || !a.aux.present(), "aux is given without an activation");
   c.require(act || !backward, "act_backward is given without an activation");
+  c.require(!a.a_sums.present() || a.a_trans, "a_sums is given for an a that is not stored [k,m]");
+  c.require(!a.b_sums.present() || (a.b.pack == Pack::plain && !a.b_trans),
+            "b_sums is given for a b that is not stored [k,n]");
+  c.require(!a.a_sums.present() || !a.b_sums.present(), "both a_sums and b_sums are given");
   c.require(!(backward && (a.bias.present() || a.residual.present() || a.aux.present())),
             "act_backward excludes bias, residual and aux");
   return c.apart();

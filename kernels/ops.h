@@ -96,6 +96,8 @@ enum class Activation : uint8_t { none, gelu_tanh, gelu_erf };
 //   accumulate: out is read and added to last (weight gradients). Excludes an activation and a residual.
 //   aux [m,n] T: with act != none, receives the value before the activation (needed by backward); optional.
 //   act_backward [m,n] T: out = (a*b) * act'(act_backward) elementwise; the fused gradient of the activation.
+//   a_sums [m], b_sums [n] f32: (+)= sums over k of a stored [k,m], of b stored [k,n], as out is overwritten or added to.
+//   At most one of them: the bias gradient, where the product is a weight gradient and a or b the gradient of the layer's out.
 // dtypes: a and b equal (f32 or bf16); out f32 or bf16; bias, residual, aux, act_backward have the dtype of a.
 struct MatmulArgs {
   ConstTensorView a;
@@ -105,6 +107,7 @@ struct MatmulArgs {
   ConstTensorView residual;      // optional
   TensorView aux;                // optional
   ConstTensorView act_backward;  // optional
+  TensorView a_sums = {}, b_sums = {};  // optional
   Activation act;
   bool a_trans;
   bool b_trans;
@@ -124,6 +127,11 @@ struct BiasBackwardArgs {
   TensorView dbias;      // f32 [n]
   bool accumulate;
 };
+// The sums that a matmul makes on the side, for tables that do them in a pass of their own. Absent: dbias is.
+inline BiasBackwardArgs sums_of(const MatmulArgs& a) {
+  return a.a_sums.present() ? BiasBackwardArgs{a.a, a.a_sums, a.accumulate}
+                            : BiasBackwardArgs{a.b.data, a.b_sums, a.accumulate};
+}
 
 // Rotates pairs of x[n,h,e] by the angle of positions[n]: pairs (i, i + r/2), or (2i, 2i+1) when interleaved, over the first
 // r = 2 * cos_sin.dim[1] elements of a head; the rest is copied. `inverse` rotates back (the backward pass).

@@ -61,6 +61,8 @@ lt::Type type_of(DType dtype) { return dtype == DType::f32 ? lt::Type::f32 : lt:
 
 int32_t epilogue_of(const MatmulArgs& a) {
   if (a.act_backward.present()) return lt::epilogue::dgelu | lt::epilogue::aux;
+  if (a.a_sums.present()) return lt::epilogue::sums_of_b;  // our a is the library's B
+  if (a.b_sums.present()) return lt::epilogue::sums_of_a;
   int32_t flags = 0;
   if (a.bias.present()) flags |= lt::epilogue::bias;
   if (a.act != Activation::none) flags |= lt::epilogue::gelu;
@@ -69,6 +71,10 @@ int32_t epilogue_of(const MatmulArgs& a) {
 }
 
 const void* aux_of(const MatmulArgs& a) { return a.act_backward.present() ? a.act_backward.data : a.aux.data; }
+const void* vector_of(const MatmulArgs& a) {
+  const TensorView sums = sums_of(a).dbias;
+  return sums.present() ? sums.data : a.bias.data;
+}
 int64_t aux_ld_of(const MatmulArgs& a) { return (a.act_backward.present() ? a.act_backward.stride : a.aux.stride)[0]; }
 
 // What is added before the epilogue: the residual, or the old out.
@@ -87,7 +93,7 @@ Key key_of(const MatmulArgs& a) {
   return {a.out.dim[0], a.out.dim[1], a.a.dim[a.a_trans ? 0 : 1], a.a_trans, a.b_trans, int64_t(a.a.dtype),
           int64_t(a.out.dtype), epilogue_of(a), ld_of(a.a), ld_of(a.b.data), ld_of(c), ld_of(a.out),
           aux_of(a) != nullptr ? aux_ld_of(a) : 0, alignment_of(a.a.data), alignment_of(a.b.data.data),
-          alignment_of(c.data), alignment_of(a.out.data), std::min(alignment_of(a.bias.data), alignment_of(aux_of(a)))};
+          alignment_of(c.data), alignment_of(a.out.data), std::min(alignment_of(vector_of(a)), alignment_of(aux_of(a)))};
 }
 
 template <class Value>
@@ -97,7 +103,7 @@ Status set(const lt::Api& api, lt::Desc desc, lt::DescField field, const Value& 
 
 // The pointers of the epilogue, which may change from call to call.
 Status set_pointers(const lt::Api& api, lt::Desc desc, const MatmulArgs& a) {
-  if (a.bias.present()) LLMOPS_TRY(set(api, desc, lt::DescField::bias, a.bias.data));
+  if (vector_of(a) != nullptr) LLMOPS_TRY(set(api, desc, lt::DescField::bias, vector_of(a)));
   if (aux_of(a) != nullptr) LLMOPS_TRY(set(api, desc, lt::DescField::aux, aux_of(a)));
   return {};
 }
@@ -170,6 +176,7 @@ bool cublaslt_takes(const MatmulArgs& a) {
   const bool more = act || a.bias.present() || a.residual.present();
   if (a.a.dim[a.a_trans ? 0 : 1] == 0 || (more && !same)) return false;
   if (act && (a.act != Activation::gelu_tanh || a.residual.present())) return false;
+  if (sums_of(a).dbias.present() && (more || a.accumulate || a.out.dtype != DType::f32)) return false;
   return aux_of(a) == nullptr || (aux_ld_of(a) % 8 == 0 && alignment_of(aux_of(a)) >= 16);
 }
 

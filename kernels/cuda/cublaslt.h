@@ -10,8 +10,8 @@ namespace llmops::cuda {
 Result<std::string> cublaslt_open(int device);
 
 // Whether an epilogue of cuBLASLt does what `args` (b plain) ask for. Not among them: GELU in the erf form; a residual
-// after an activation; bias, residual or activation where out has another dtype than a. bias_backward stays our own op:
-// its order of summation is fixed (kernels/ops.h), that of the library's bias gradient is not.
+// after an activation; bias, residual or activation where out has another dtype than a. Sums on the side with
+// anything else, added to others, or where out is not f32 as they are.
 bool cublaslt_takes(const MatmulArgs& args);
 
 // False: the library has no algorithm for this.

@@ -30,6 +30,7 @@ static_assert(int(DescField::aux_ld) == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD && 
 static_assert(epilogue::none == CUBLASLT_EPILOGUE_DEFAULT && epilogue::bias == CUBLASLT_EPILOGUE_BIAS);
 static_assert((epilogue::gelu | epilogue::aux | epilogue::bias) == CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
 static_assert((epilogue::dgelu | epilogue::aux) == CUBLASLT_EPILOGUE_DGELU);
+static_assert(epilogue::sums_of_a == CUBLASLT_EPILOGUE_BGRADA && epilogue::sums_of_b == CUBLASLT_EPILOGUE_BGRADB);
 static_assert(int(PreferenceField::workspace_bytes_max) == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
 static_assert(int(PreferenceField::align_a) == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
 static_assert(int(PreferenceField::align_d) == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);

@@ -24,13 +24,14 @@ enum class DescField : int {
   trans_a = 3,        // i32, 1: transposed
   trans_b = 4,        // i32
   epilogue = 7,       // i32, Epilogue
-  bias = 8,           // pointer, one element a row of D
+  bias = 8,           // pointer, one element a row of D, of D's type; with sums_of_b one a column of D
   aux = 11,           // pointer, of the size of D
   aux_ld = 12,        // i64, a multiple of 8
 };
-// Sums of flags: out = gelu(sum + bias); aux gets sum + bias, or, with dgelu, out = sum * gelu'(aux).
+// Sums of flags: out = gelu(sum + bias); aux gets sum + bias, or, with dgelu, out = sum * gelu'(aux). sums_of_a, sums_of_b
+// alone (the header's BGRADA, BGRADB): bias gets the sums of A or B over k.
 namespace epilogue {
-constexpr int32_t none = 1, bias = 4, gelu = 32, dgelu = 64, aux = 128;
+constexpr int32_t none = 1, bias = 4, gelu = 32, dgelu = 64, aux = 128, sums_of_a = 256, sums_of_b = 512;
 }
 enum class PreferenceField : int { workspace_bytes_max = 1, align_a = 5, align_b = 6, align_c = 7, align_d = 8 };
 

@@ -42,21 +42,37 @@ Status run_pack(Stream& stream, const MatmulPackArgs& a) {
                 matrix_of<const T>(a.b), static_cast<T*>(a.out.data), n, k, a.b_trans);
 }
 
-}  // namespace
-
-Status matmul(Stream& stream, const MatmulArgs& args) {
-  if (args.out.elems() == 0) return {};
+// True: the sums on the side are done too.
+Result<bool> run_product(Stream& stream, const MatmulArgs& args) {
   MatmulArgs plain = args;
   if (args.b.pack == Pack::panels) {
     const int64_t k = args.a.dim[args.a_trans ? 0 : 1];
     plain.b = {dense_view(args.b.data.data, args.a.dtype, {args.out.dim[1], k}, args.b.data.device)};
     plain.b_trans = true;
   }
-  if (stream.device().fast_matmul() && cublaslt_takes(plain)) {
-    LLMOPS_ASSIGN(const bool done, cublaslt_matmul(stream, plain));
-    if (done) return {};
+  const auto by_library = [&](const MatmulArgs& a) -> Result<bool> {
+    return stream.device().fast_matmul() && cublaslt_takes(a) ? cublaslt_matmul(stream, a) : Result<bool>(false);
+  };
+  if (sums_of(args).dbias.present()) {
+    LLMOPS_ASSIGN(const bool done, by_library(plain));
+    if (done) return true;
+    plain.a_sums = plain.b_sums = {};
   }
-  return args.a.dtype == DType::f32 ? matmul_f32(stream, plain) : matmul_bf16(stream, plain);
+  LLMOPS_ASSIGN(const bool done, by_library(plain));
+  if (done) return false;
+  LLMOPS_TRY(args.a.dtype == DType::f32 ? matmul_f32(stream, plain) : matmul_bf16(stream, plain));
+  return false;
+}
+
+}  // namespace
+
+Status matmul(Stream& stream, const MatmulArgs& args) {
+  const BiasBackwardArgs sums = sums_of(args);
+  if (args.out.elems() > 0) {
+    LLMOPS_ASSIGN(const bool summed, run_product(stream, args));
+    if (summed) return {};
+  }
+  return sums.dbias.present() ? cuda::bias_backward(stream, sums) : Status();
 }
 
 Status matmul_pack(Stream& stream, const MatmulPackArgs& args) {

@@ -27,7 +27,7 @@ double finish(const MatmulArgs& a, double sum, int64_t m, int64_t n) {
 
 }  // namespace
 
-Status matmul(Stream&, const MatmulArgs& a) {
+Status matmul(Stream& stream, const MatmulArgs& a) {
   const int64_t rows = a.out.dim[0], columns = a.out.dim[1], k = a.a.dim[a.a_trans ? 0 : 1];
   const std::vector<double> left = rows_of(a.a, a.a_trans);
   const std::vector<double> right =
@@ -39,7 +39,8 @@ Status matmul(Stream&, const MatmulArgs& a) {
       const double value = finish(a, sum, m, n);
       put(a.out, a.accumulate ? get(a.out, m, n) + value : value, m, n);
     }
-  return {};
+  const BiasBackwardArgs sums = sums_of(a);
+  return sums.dbias.present() ? ref::bias_backward(stream, sums) : Status();
 }
 
 Status matmul_pack(Stream&, const MatmulPackArgs& a) {

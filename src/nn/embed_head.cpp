@@ -50,11 +50,12 @@ Status logits_of(const BlockCtx& ctx, ConstTensorView x, TensorView logits) {
 // dlogits [n,v], x [n,d]: with parts the whole batch.
 Status head_wgrad(const BlockCtx& ctx, ConstTensorView dlogits, ConstTensorView x, bool accumulate) {
   if (!ctx.config.tied_head)
-    return weight_gradient(ctx.stream, ctx.parts, dlogits, x, ctx.grads.at(head_group(ctx.config), Role::head),
-                           accumulate);
+    return weight_gradient(ctx.stream, ctx.parts,
+                           {dlogits, x, ctx.grads.at(head_group(ctx.config), Role::head), {}, {}, accumulate});
   return embed_parts(ctx, x.dim[0], [&](int64_t begin, int64_t n, const FlatView& grads) {
-    return weight_gradient(ctx.stream, nullptr, rows(dlogits, begin, n), rows(x, begin, n),
-                           grads.at(kEmbed, Role::token_table), accumulate);
+    return weight_gradient(
+        ctx.stream, nullptr,
+        {rows(dlogits, begin, n), rows(x, begin, n), grads.at(kEmbed, Role::token_table), {}, {}, accumulate});
   });
 }
 

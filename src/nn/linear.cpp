@@ -33,12 +33,9 @@ Status linear_dgrad(const BlockCtx& ctx, ConstTensorView dy, ConstTensorView wei
 }
 
 Status linear_wgrad(const BlockCtx& ctx, ConstTensorView x, ConstTensorView dy, TensorView dweight, TensorView dbias) {
-  const bool in_out = ctx.config.weights_in_out;
-  LLMOPS_TRY(weight_gradient(ctx.stream, ctx.parts, in_out ? x : dy, in_out ? dy : x, dweight, ctx.accumulate));
-  if (!dbias.present()) return {};
-  return part_gradients(ctx, dy.dim[0], {dbias}, [&](int64_t begin, int64_t n, const GradPair& to, bool accumulate) {
-    return bias_backward(ctx.stream, {.dout = rows(dy, begin, n), .dbias = to[0], .accumulate = accumulate});
-  });
+  WeightGradient args = {dy, x, dweight, dbias, {}, ctx.accumulate};
+  if (ctx.config.weights_in_out) args = {x, dy, dweight, {}, dbias, ctx.accumulate};
+  return weight_gradient(ctx.stream, ctx.parts, args);
 }
 
 Status norm(const BlockCtx& ctx, int group, Role weight, Role bias, ConstTensorView x, TensorView out,

@@ -12,18 +12,20 @@ constexpr int64_t kSumElems = 1 << 18;  // 1 MiB: with its addend a core's share
 constexpr int64_t kRowsUnit = 48;       // whole tiles of every matmul
 constexpr int64_t kAlignElems = 16;
 
-Status product(Stream& stream, ConstTensorView a, ConstTensorView b, TensorView out, bool accumulate) {
-  return matmul(stream, {.a = a,
-                         .b = {.data = b, .pack = Pack::plain, .scales = {}, .group = 0},
-                         .out = out,
+Status product(Stream& stream, const WeightGradient& args) {
+  return matmul(stream, {.a = args.a,
+                         .b = {.data = args.b, .pack = Pack::plain, .scales = {}, .group = 0},
+                         .out = args.dweight,
                          .bias = {},
                          .residual = {},
                          .aux = {},
                          .act_backward = {},
+                         .a_sums = args.a_sums,
+                         .b_sums = args.b_sums,
                          .act = Activation::none,
                          .a_trans = true,
                          .b_trans = false,
-                         .accumulate = accumulate});
+                         .accumulate = args.accumulate});
 }
 
 // The elements from `begin` on in the shape of a dense view.
@@ -65,19 +67,24 @@ Status add_pair(Stream& stream, const GradPair& to, const GradPair& from) {
   return {};
 }
 
-Status weight_gradient(Stream& stream, const GradParts* parts, ConstTensorView a, ConstTensorView b, TensorView dweight,
-                       bool accumulate) {
-  if (!parts) return product(stream, a, b, dweight, accumulate);
-  const int64_t height = dweight.dim[0], room = kSumElems / dweight.dim[1];
+Status weight_gradient(Stream& stream, const GradParts* parts, const WeightGradient& args) {
+  if (!parts) return product(stream, args);
+  const int64_t height = args.dweight.dim[0], room = kSumElems / args.dweight.dim[1];
   const int64_t at_once = room < kRowsUnit ? std::max<int64_t>(1, room) : room / kRowsUnit * kRowsUnit;
   for (int64_t row = 0; row < height; row += at_once) {
     const int64_t count = std::min(at_once, height - row);
     const auto run = [&](int64_t begin, int64_t n, const GradPair& out, bool add) {
-      return product(stream, columns(rows(a, begin, n), row, count), rows(b, begin, n), out[0], add);
+      return product(stream, {columns(rows(args.a, begin, n), row, count), rows(args.b, begin, n), out[0], {}, {}, add});
     };
-    LLMOPS_TRY(part_gradients(stream, parts, 0, {rows(dweight, row, count), TensorView()}, false, run));
+    LLMOPS_TRY(part_gradients(stream, parts, args.a.dim[0], {rows(args.dweight, row, count)}, args.accumulate, run));
   }
-  return {};
+  const TensorView sums = args.a_sums.present() ? args.a_sums : args.b_sums;
+  if (!sums.present()) return {};
+  const ConstTensorView& of = args.a_sums.present() ? args.a : args.b;
+  return part_gradients(stream, parts, of.dim[0], {sums}, args.accumulate,
+                        [&](int64_t begin, int64_t n, const GradPair& out, bool add) {
+                          return bias_backward(stream, {.dout = rows(of, begin, n), .dbias = out[0], .accumulate = add});
+                        });
 }
 
 Status fold_embed(Stream& stream, const GradParts& parts) {

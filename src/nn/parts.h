@@ -47,9 +47,15 @@ using GradPair = std::array<TensorView, 2>;
 GradPair in_slot(const GradParts& parts, const GradPair& place, int slot);
 Status add_pair(Stream& stream, const GradPair& to, const GradPair& from);
 
-// dweight[i,o] (+)= a^T b, a [n,i], b [n,o]. parts: null when the batch is one.
-Status weight_gradient(Stream& stream, const GradParts* parts, ConstTensorView a, ConstTensorView b, TensorView dweight,
-                       bool accumulate);
+// dweight[i,o] (+)= a^T b, a [n,i], b [n,o], and the sums over n of a or of b (kernels/ops.h). parts: null when the batch
+// is one.
+struct WeightGradient {
+  ConstTensorView a, b;
+  TensorView dweight;
+  TensorView a_sums, b_sums;  // optional
+  bool accumulate = false;
+};
+Status weight_gradient(Stream& stream, const GradParts* parts, const WeightGradient& args);
 // Adds group 0 of all parts into the first's.
 Status fold_embed(Stream& stream, const GradParts& parts);
 

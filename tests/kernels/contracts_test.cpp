@@ -129,6 +129,14 @@ TEST_CASE("contract: matmul, packing and the bias gradient") {
   refused<MatmulArgs>(good, [](auto& a) { a.out.stride[0] = 3; }, {"matmul: out is", "share memory"});
   refused<MatmulArgs>(good, [](auto& a) { a.residual = a.out; }, {"matmul: out overlaps residual"});
   refused<MatmulArgs>(good, [](auto& a) { a.b.data.device.cuda = 0; }, {"matmul: b is on another device"});
+  refused<MatmulArgs>(good, [](auto& a) { a.a_sums = tensor(kF32, {3}); }, {"matmul: a_sums", "[k,m]"});
+  refused<MatmulArgs>(good, [](auto& a) { a.b_sums = tensor(kF32, {7}); }, {"matmul: b_sums", "[k,n]"});
+  MatmulArgs gradient = good;
+  gradient.a = tensor(kF32, {5, 3}), gradient.a_trans = true;
+  gradient.b.data = tensor(kF32, {5, 7}), gradient.b_trans = false;
+  refused<MatmulArgs>(gradient, [](auto& a) { a.b_sums = tensor(kF32, {3}); }, {"matmul: b_sums is F32 [3]", "[n=7]"});
+  refused<MatmulArgs>(gradient, [](auto& a) { a.a_sums = tensor(kF32, {3}), a.b_sums = tensor(kF32, {7}); },
+                      {"matmul: both a_sums and b_sums"});
 
   const MatmulPackArgs pack = {tensor(kF32, {7, 5}), tensor(DType::u8, {matmul_pack_bytes(kF32, 5, 7)}), true};
   refused<MatmulPackArgs>(pack, [](auto& a) { a.out = tensor(DType::u8, {4}); }, {"matmul_pack: out is U8 [4]"});

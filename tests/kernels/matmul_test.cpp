@@ -186,6 +186,29 @@ TEST_CASE("matmul: the fused gradient of the activation, and accumulation, again
       }
 }
 
+TEST_CASE("matmul: sums on the side, against the reference and with the bits of bias_backward") {
+  for (const Shape& s : {Shape{13, 37, 24}, Shape{5, 7, 0}, Shape{300, 33, 515}})
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (const bool of_a : {true, false})
+        for (const bool accumulate : {false, true}) {
+          CAPTURE(s.m);
+          CAPTURE(of_a);
+          CAPTURE(accumulate);
+          Case c(s, {.dtype = dtype, .a_trans = of_a, .b_trans = false, .accumulate = accumulate});
+          GuardedTensor sums = random_tensor(DType::f32, {of_a ? s.m : s.n}, 8), alone = sums;
+          const std::vector<uint8_t> start = sums.contents();
+          (of_a ? c.args.a_sums : c.args.b_sums) = sums;
+          const GuardedTensor& summed = of_a ? c.a : c.b;
+          Device& device = *devices()[0].device;
+          REQUIRE(run_on(device, bias_backward, BiasBackwardArgs{summed, alone, accumulate}) == "");
+          const Bound bound = bound_of(s, c, DType::f32);
+          CHECK(against_reference(matmul, c.args, {{&c.out, bound}, {&sums, bound}}, dtype == DType::f32) == "");
+          sums.restore(start);
+          REQUIRE(run_on(device, matmul, c.args) == "");
+          CHECK(difference_bits(sums, alone) == "");
+        }
+}
+
 TEST_CASE("matmul: fused and separate activations have the same bits") {
   const Shape s{9, 45, 30};
   for (Activation act : {Activation::gelu_tanh, Activation::gelu_erf}) {

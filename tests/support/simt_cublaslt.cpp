@@ -63,6 +63,10 @@ Code check(const DescData& desc, const LayoutData& a, const LayoutData& b, const
   if (k != k_of_b || d.rows != m || d.columns != n || c.rows != m || c.columns != n) return Code::invalid_value;
   if (a.type != b.type || c.type != d.type) return Code::not_supported;
   if (a.type == Type::f32 && d.type != Type::f32) return Code::not_supported;
+  const bool sums = desc.epilogue == epilogue::sums_of_a || desc.epilogue == epilogue::sums_of_b;
+  if (!sums && desc.epilogue >= epilogue::sums_of_a) return Code::invalid_value;  // beside another
+  if (sums && !library.bias_gradients) return Code::not_supported;
+  if (sums && desc.bias == nullptr) return Code::invalid_value;
   const bool bias = desc.epilogue & epilogue::bias, aux = desc.epilogue & epilogue::aux;
   if ((bias || aux) && a.type != d.type) return Code::not_supported;  // theirs would be that of D, ours is that of A
   if (bias && desc.bias == nullptr) return Code::invalid_value;
@@ -95,13 +99,27 @@ struct Product {
   void* d;
   float alpha, beta;
 
+  int64_t k() const { return static_cast<int64_t>(desc.trans_a ? a_layout.rows : a_layout.columns); }
+  double a_at(int64_t m, int64_t i) const {
+    return get(a, a_layout.type, desc.trans_a ? m * a_layout.ld + i : i * a_layout.ld + m);
+  }
+  double b_at(int64_t i, int64_t n) const {
+    return get(b, b_layout.type, desc.trans_b ? i * b_layout.ld + n : n * b_layout.ld + i);
+  }
   double sum(int64_t m, int64_t n) const {
-    const int64_t k = static_cast<int64_t>(desc.trans_a ? a_layout.rows : a_layout.columns);
     double sum = 0;
-    for (int64_t i = 0; i < k; ++i)
-      sum += get(a, a_layout.type, desc.trans_a ? m * a_layout.ld + i : i * a_layout.ld + m) *
-             get(b, b_layout.type, desc.trans_b ? i * b_layout.ld + n : n * b_layout.ld + i);
+    for (int64_t i = 0; i < k(); ++i) sum += a_at(m, i) * b_at(i, n);
     return sum;
+  }
+  // Bias gradients: overwritten, whatever beta is.
+  void run_sums() const {
+    const bool of_a = desc.epilogue == epilogue::sums_of_a;
+    const auto count = static_cast<int64_t>(of_a ? d_layout.rows : d_layout.columns);
+    for (int64_t j = 0; j < count; ++j) {
+      double sum = 0;
+      for (int64_t i = 0; i < k(); ++i) sum += of_a ? a_at(j, i) : b_at(i, j);
+      put(const_cast<void*>(desc.bias), d_layout.type, j, sum);
+    }
   }
   void finish(int64_t m, int64_t n, double x) const {
     if (desc.epilogue & epilogue::bias) x += get(desc.bias, d_layout.type, m);
@@ -178,6 +196,7 @@ Code Matmul(Handle handle, Desc desc, const void* alpha, const void* a, Layout a
             Layout b_layout, const void* beta, const void* c, Layout c_layout, void* d, Layout d_layout,
             const Algo* algo, void* workspace, size_t workspace_bytes, void* stream) {
   ++calls.products;
+  if (desc != nullptr && desc->epilogue >= epilogue::sums_of_a) ++calls.bias_gradients;
   if (handle == nullptr || algo == nullptr) return Code::invalid_value;
   if (const Code code = check(*desc, *a_layout, *b_layout, *c_layout, *d_layout); code != Code::success) return code;
   if (algo->data[0] != problem_of(*desc, *a_layout, *b_layout, *c_layout, *d_layout)) return Code::invalid_value;
@@ -190,6 +209,7 @@ Code Matmul(Handle handle, Desc desc, const void* alpha, const void* a, Layout a
   const cudaError_t error = simt::launch(static_cast<cudaStream_t>(stream), 1, 1, 0, "cublasLtMatmul", [=] {
     std::memset(workspace, 0xff, kWorkspaceNeeded);  // it belongs to the product until it is done
     product.run();
+    if (product.desc.epilogue >= epilogue::sums_of_a) product.run_sums();
   });
   return error == cudaSuccess ? Code::success : Code::execution_failed;
 }

@@ -17,11 +17,12 @@ struct CublasLt {
   bool present = true;
   const char* missing = "";  // a function that the library lacks
   size_t version = 130100;
+  bool bias_gradients = true;  // its epilogues: without, no algorithm is found for them
 };
 void set_cublaslt(CublasLt library);
 
 struct CublasLtCalls {
-  int64_t searches = 0, products = 0;
+  int64_t searches = 0, products = 0, bias_gradients = 0;
 };
 CublasLtCalls cublaslt_calls();  // since the start of the process
 

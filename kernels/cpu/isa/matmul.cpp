@@ -43,14 +43,20 @@ Status run_pack(Stream& stream, const MatmulPackArgs& args) {
   return {};
 }
 
-}  // namespace
-
-Status matmul(Stream& stream, const MatmulArgs& args) {
+Status run_product(Stream& stream, const MatmulArgs& args) {
   if (args.a.dtype == DType::f32) return run_matmul<F32>(stream, args);
 #if LLMOPS_ISA_LEVEL == 3
   if (stream.device().isa() == Isa::avx512_bf16) return avx512_bf16::matmul(stream, args);
 #endif
   return run_matmul<Widened>(stream, args);
+}
+
+}  // namespace
+
+Status matmul(Stream& stream, const MatmulArgs& args) {
+  LLMOPS_TRY(run_product(stream, args));
+  const BiasBackwardArgs sums = sums_of(args);
+  return sums.dbias.present() ? LLMOPS_ISA::bias_backward(stream, sums) : Status();
 }
 
 Status matmul_pack(Stream& stream, const MatmulPackArgs& args) {

@@ -21,7 +21,8 @@ struct Case {
         bias(random_tensor(in, {s.n}, 4)),
         residual(matrix(in, {s.m, s.n}, 5, gap)),
         aux(in, {s.m, s.n}, padded_strides({s.m, s.n}, gap)),
-        before(matrix(in, {s.m, s.n}, 6, gap)) {
+        before(matrix(in, {s.m, s.n}, 6, gap)),
+        sums(random_tensor(DType::f32, {a_trans ? s.m : s.n}, 7)) {
     args = {.a = a, .b = {b.view()}, .out = out};
     args.a_trans = a_trans, args.b_trans = b_trans;
   }
@@ -29,18 +30,19 @@ struct Case {
     return random_tensor(dtype, dims, seed, padded_strides(dims, gap));
   }
 
-  // "" when out and aux are right; `library`: whether the library is to do it.
+  // "" when out, aux and sums are right; `library`: whether the library is to do it.
   std::string check(bool library) {
-    const std::vector<uint8_t> start = out.contents();
+    const std::vector<uint8_t> start = out.contents(), start_sums = sums.contents();
     std::string error = run_on(reference_device(), matmul, args);
-    const GuardedTensor want = out, want_aux = aux;
+    const GuardedTensor want = out, want_aux = aux, want_sums = sums;
     out.restore(start);
+    sums.restore(start_sums);
     auto device = open_cuda_device();
     const auto name = device->use_fast_matmul();
     if (!name.ok()) return name.status().message();
     for (const simt::Schedule schedule : schedules()) {
       simt::set_schedule(schedule);
-      if (error.empty()) error = check_cuda(*device, want, want_aux, library);
+      if (error.empty()) error = check_cuda(*device, want, want_aux, want_sums, library);
     }
     return error;
   }
@@ -52,11 +54,12 @@ struct Case {
   }
 
   Shape shape;
-  GuardedTensor a, b, out, bias, residual, aux, before;
+  GuardedTensor a, b, out, bias, residual, aux, before, sums;
   MatmulArgs args;
 
  private:
-  std::string check_cuda(Device& device, const GuardedTensor& want, const GuardedTensor& want_aux, bool library) {
+  std::string check_cuda(Device& device, const GuardedTensor& want, const GuardedTensor& want_aux,
+                         const GuardedTensor& want_sums, bool library) {
     std::vector<std::unique_ptr<Mirror>> mirrors;
     const auto mirrored = [&](const GuardedTensor& host, bool wanted) -> TensorView {
       mirrors.push_back(std::make_unique<Mirror>(device, host));
@@ -65,6 +68,9 @@ struct Case {
     MatmulArgs on_device = args;
     on_device.out = mirrored(out, true);
     on_device.aux = mirrored(aux, args.aux.present());
+    const TensorView on_side = mirrored(sums, true);
+    if (args.a_sums.present()) on_device.a_sums = on_side;
+    if (args.b_sums.present()) on_device.b_sums = on_side;
     on_device.a = mirrored(a, true);
     on_device.b.data = mirrored(b, true);
     on_device.bias = mirrored(bias, args.bias.present());
@@ -76,12 +82,13 @@ struct Case {
     const Status done = device.compute().sync();
     if (!called.ok() || !done.ok()) return called.message() + done.message();
     if ((simt::cublaslt_calls().products > products) != library) return library ? "not the library" : "the library";
-    GuardedTensor got = out, got_aux = aux;
+    GuardedTensor got = out, got_aux = aux, got_sums = sums;
     got.restore(mirrors[0]->bytes());
     got_aux.restore(mirrors[1]->bytes());
+    got_sums.restore(mirrors[2]->bytes());
     std::string error = difference(got, want, bound(out.dtype()));
     if (error.empty() && args.aux.present()) error = difference(got_aux, want_aux, bound(aux.dtype()));
-    return error;
+    return error.empty() ? difference(got_sums, want_sums, bound(DType::f32)) : error;
   }
 };
 
@@ -146,6 +153,28 @@ TEST_CASE("cublaslt: what its epilogues do not do runs on our own kernel") {
   CHECK(odd.check(false) == "");
   CHECK(empty.check(false) == "");
   CHECK(narrow.check(false) == "");  // the library has no f32 to bf16: it says so itself
+}
+
+TEST_CASE("cublaslt: bias gradients by its epilogue, by our own op when they are added or it has none") {
+  for_types([](DType in, DType out) {
+    for (const bool of_a : {true, false})
+      for (const bool accumulate : {false, true})
+        for (const bool has_epilogue : {true, false}) {
+          CAPTURE(of_a);
+          CAPTURE(accumulate);
+          CAPTURE(has_epilogue);
+          simt::set_cublaslt({.bias_gradients = has_epilogue});
+          Case c({17, has_epilogue ? 24 : 32, 37}, in, out, of_a, false);  // what was found for a shape is kept
+          (of_a ? c.args.a_sums : c.args.b_sums) = c.sums;
+          c.args.accumulate = accumulate;
+          // Its sums have the type of out: beside a bf16 out they are ours.
+          const int64_t sums = simt::cublaslt_calls().bias_gradients;
+          CHECK(c.check(true) == "");
+          const bool by_library = has_epilogue && !accumulate && out == DType::f32;
+          CHECK((simt::cublaslt_calls().bias_gradients > sums) == by_library);
+        }
+  });
+  simt::set_cublaslt({});
 }
 
 TEST_CASE("cublaslt: an algorithm is searched once for a shape") {
