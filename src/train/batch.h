@@ -25,27 +25,34 @@ class Windows {
   std::vector<size_t> begin_{0};
 };
 
-class BatchBuffer {
+// The batches of a step on the device: all are written to the host's side, one copy takes them over, and nothing need be
+// waited for between them.
+class BatchFeed {
  public:
-  // Room for `sequences` windows of `seq` inputs.
-  static Result<BatchBuffer> make(Device& device, int64_t sequences, int64_t seq);
-  // Begins a batch; the work of the one before must be done. Then windows [first, first + count), each a sequence of its
-  // own from position 0, and push() enqueues them.
-  void clear() { batch_.n = batch_.s = 0; }
+  // Room for `sequences` windows of `seq` inputs in all.
+  static Result<BatchFeed> make(Device& device, int64_t sequences, int64_t seq);
+  static int64_t bytes_of(int64_t sequences, int64_t seq);
+  // Forgets the batches; their work must be done.
+  void clear();
+  void begin_batch();
+  // Adds windows [first, first + count) to the last batch as its next part, each a sequence of its own from position 0.
   void add(const Windows& windows, int64_t first, int64_t count);
-  void push(Stream& stream);
-  const Batch& batch() const { return batch_; }  // of the last push
+  void push(Stream& stream);  // after the last batch
+
+  struct Entry {
+    Batch batch;
+    std::vector<int64_t> part_begin{0};  // rows; one more than parts
+  };
+  int64_t count() const { return std::ssize(entries_); }
+  const Entry& operator[](int64_t i) const { return entries_[i]; }
 
  private:
-  // tokens, positions, targets [n]; q_begin [s+1]; kv_len, q_pos0, kv_pos0 [s]
-  struct Columns {
-    int32_t *tokens, *positions, *targets, *begin, *len, *q_pos0, *kv_pos0;
-  };
-  Columns columns() const;
+  ConstTensorView view(int64_t begin, int64_t count) const;  // elements of memory_
 
   Buffer memory_;
   HostSide host_;
-  Batch batch_;
+  std::vector<Entry> entries_;
+  int64_t rows_before_ = 0, sequences_before_ = 0;  // the last batch
   int64_t sequences_ = 0, seq_ = 0;
   DeviceId device_;
 };

@@ -7,6 +7,7 @@
 #include "layout/flops.h"
 #include "layout/schedule.h"
 #include "nn/parts.h"
+#include "train/batch.h"
 #include "train/peak.h"
 #include "train/run.h"
 
@@ -43,6 +44,7 @@ void plan_passes(const TrainOptions& o, int shards, int local, TrainPlan* plan) 
     count *= 2;
   plan->shards_at_once = count;
   plan->micro_batch = std::min(wanted, windows(count));
+  plan->windows = windows(local);
 }
 
 }  // namespace
@@ -70,7 +72,7 @@ TrainPlan plan_of(const TrainOptions& o, int world) {
       {"optim", slices * 4 * (master ? 3 : 2)},
       {"saved", o.model.layers * bytes_of_rows(block_activations(o.model, tokens), o.dtype) +
                     bytes_of_rows(head_activations(o.model, tokens), o.dtype)},
-      {"windows", (o.batch / world + 1) * (o.seq + 1) * 4},
+      {"windows", plan.windows * (o.seq + 1) * 4 + BatchFeed::bytes_of(plan.windows, o.seq)},
       {"transient", bytes_of_rows(transient_activations(o.model, tokens), o.dtype)},
   };
   if (!o.out.empty()) plan.memory_bytes.push_back({"staging", plan.params * 12 / world});

@@ -61,7 +61,10 @@ class Run {
   Status set_up() {
     const int passes = shards() / comm_.world() / plan_.shards_at_once;
     LLMOPS_ASSIGN(state_, TrainState::make(device_, comm_, o_.model, o_.parallel, o_.dtype, passes));
-    LLMOPS_ASSIGN(trainer_, Trainer::make(device_, comm_, *state_, plan_.micro_batch, o_.seq, plan_.shards_at_once));
+    LLMOPS_ASSIGN(trainer_, Trainer::make(device_, comm_, *state_, {.micro_batch = plan_.micro_batch,
+                                                                     .seq = o_.seq,
+                                                                     .windows = plan_.windows,
+                                                                     .shards_at_once = plan_.shards_at_once}));
     plan_.train_tokens = corpus_.tokens(Split::train);
     plan_.val_tokens = corpus_.tokens(Split::val);
     LLMOPS_ASSIGN(order_, SampleOrder::create(plan_.train_tokens, o_.seq, o_.seed));

@@ -55,7 +55,8 @@ Json to_json(const StepRecord& record);
 // What a run will be, before its first step.
 struct TrainPlan {
   int64_t params = 0, tokens_per_step = 0, start_step = 0, micro_batch = 0;
-  int shards_at_once = 1;
+  int64_t windows = 0;     // of a rank in a step, of the one with the most
+  int shards_at_once = 1;  // in a micro-batch
   int64_t train_tokens = 0, val_tokens = 0, windows_per_epoch = 0;
   double flops_per_step = 0;
   double peak_flops_per_s = 0;  // MFU's denominator (train/peak.h), all ranks; 0: none is known

@@ -24,14 +24,11 @@ double tree_sum(const double* x, int64_t count) {
 }  // namespace
 
 Result<std::unique_ptr<Trainer>> Trainer::make(Device& device, Communicator& comm, TrainState& state,
-                                               int64_t micro_batch, int64_t seq, int shards_at_once) {
-  std::unique_ptr<Trainer> trainer(new Trainer(device, comm, state));
+                                               const Shape& shape) {
+  std::unique_ptr<Trainer> trainer(new Trainer(device, comm, state, shape));
   Trainer& t = *trainer;
   const ModelConfig& config = state.config();
-  t.micro_batch_ = micro_batch;
-  t.seq_ = seq;
-  t.shards_at_once_ = shards_at_once;
-  const int64_t tokens = micro_batch * seq;
+  const int64_t tokens = shape.micro_batch * shape.seq;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     LLMOPS_ASSIGN(Slot slot, Slot::make(device, block_activations(config, tokens), state.dtype(), Category::saved));
     t.slots_.push_back(std::move(slot));
@@ -39,13 +36,13 @@ Result<std::unique_ptr<Trainer>> Trainer::make(Device& device, Communicator& com
   LLMOPS_ASSIGN(t.head_, Slot::make(device, head_activations(config, tokens), state.dtype(), Category::saved));
   LLMOPS_ASSIGN(t.scratch_,
                 Slot::make(device, transient_activations(config, tokens), state.dtype(), Category::transient));
-  LLMOPS_ASSIGN(t.batch_, BatchBuffer::make(device, micro_batch, seq));
+  LLMOPS_ASSIGN(t.feed_, BatchFeed::make(device, shape.windows, shape.seq));
   LLMOPS_ASSIGN(t.control_, device.alloc(4 * sizeof(float), Category::transient));
   LLMOPS_ASSIGN(t.loss_sum_, device.alloc(sizeof(double), Category::transient));
   LLMOPS_ASSIGN(t.host_control_, HostSide::of(device, t.control_));
   LLMOPS_ASSIGN(t.host_loss_sum_, HostSide::of(device, t.loss_sum_));
   if (!config.learned_positions) {
-    const std::vector<float> table = rope_table(config, seq);
+    const std::vector<float> table = rope_table(config, shape.seq);
     LLMOPS_ASSIGN(t.cos_sin_, device.alloc(static_cast<int64_t>(table.size()) * 4, Category::transient));
     LLMOPS_TRY(fill_from(device, t.cos_sin_, table));
   }
@@ -54,7 +51,7 @@ Result<std::unique_ptr<Trainer>> Trainer::make(Device& device, Communicator& com
   const int64_t scalars = t.shards_ + t.blocks_ + static_cast<int64_t>(Flag::kCount) * comm.world();
   LLMOPS_ASSIGN(t.scalars_, comm.alloc(scalars * 8, Category::comm));
   LLMOPS_ASSIGN(t.host_scalars_, HostSide::of(device, t.scalars_.data(), t.scalars_.bytes()));
-  if (shards_at_once > 1) LLMOPS_TRY(t.make_parts(shards_at_once));
+  if (shape.shards_at_once > 1) LLMOPS_TRY(t.make_parts(shape.shards_at_once));
   if (comm.world() > 1 && state.parallel().zero == 1) {
     std::vector<Bucket> buckets;
     int64_t offset = 0;
@@ -92,7 +89,7 @@ BlockCtx Trainer::context(FlatView grads, bool accumulate) const {
   ConstTensorView table;
   if (!config.learned_positions)
     table =
-        dense_view(static_cast<const void*>(cos_sin_.data()), DType::f32, {seq_, config.head_dim / 2, 2}, device_.id());
+        dense_view(static_cast<const void*>(cos_sin_.data()), DType::f32, {shape_.seq, config.head_dim / 2, 2}, device_.id());
   return {.stream = device_.compute(),
           .config = config,
           .weights = state_.weights(),
@@ -121,38 +118,53 @@ Status Trainer::backward(const BlockCtx& ctx, const Batch& batch, float scale) {
   return embed_backward(ctx, batch, grad);
 }
 
+// All batches of the step. A pass of several shards is one, a part for each; a shard of its own may be several.
+void Trainer::feed_step(const std::vector<Windows>& windows) {
+  feed_.clear();
+  pass_begin_ = {0};
+  for (size_t shard = 0; shard < windows.size(); shard += shape_.shards_at_once) {
+    for (int64_t first = 0; first < windows[shard].count(); first += shape_.micro_batch) {
+      feed_.begin_batch();
+      for (int i = 0; i < shape_.shards_at_once; ++i) {
+        const Windows& part = windows[shard + i];
+        feed_.add(part, first, std::min(shape_.micro_batch, part.count() - first));
+      }
+    }
+    pass_begin_.push_back(feed_.count());
+  }
+  feed_.push(device_.compute());
+}
+
 // The gradient of one pass, into the level of the fold tree where it meets its left neighbours: level t for a pass whose
 // number ends in t ones (the next free one of a binary counter).
-Status Trainer::pass_gradient(std::span<const Windows> shards, int pass, int passes, float scale) {
+Status Trainer::pass_gradient(int pass, int passes, float scale) {
   const int level = std::countr_one(static_cast<unsigned>(pass));
-  const int first_shard = passes * static_cast<int>(shards.size()) * comm_.rank() + pass * static_cast<int>(shards.size());
-  const bool joint = shards.size() > 1;
-  const int64_t micro_batches = joint ? 1 : (shards[0].count() + micro_batch_ - 1) / micro_batch_;
+  const int first_shard = (passes * comm_.rank() + pass) * shape_.shards_at_once;
+  const int64_t micro_batches = pass_begin_[pass + 1] - pass_begin_[pass];
   for (const Action& action : schedule_single_chunk(static_cast<int>(micro_batches))) {
+    const BatchFeed::Entry& entry = feed_[pass_begin_[pass] + action.micro_batch];
     BlockCtx ctx = context(state_.grads(level), action.micro_batch > 0);
     if (action.micro_batch + 1 == micro_batches)
       ctx.grad_ready = [=, this](int group) { return group_ready(group, level, pass + 1 == passes); };
-    if (joint) ctx.parts = &parts_;
-    if (action.kind == Action::Kind::forward) {
-      const int64_t first = action.micro_batch * micro_batch_;
-      batch_.clear();
-      parts_.begin = {0};
-      for (const Windows& windows : shards) {
-        batch_.add(windows, first, std::min(micro_batch_, windows.count() - first));
-        parts_.begin.push_back(batch_.batch().n);
-      }
-      batch_.push(ctx.stream);
-      LLMOPS_TRY(forward(ctx, batch_.batch()));
-      continue;
+    if (shape_.shards_at_once > 1) {
+      parts_.begin = entry.part_begin;
+      parts_.embed[0] = ctx.grads;
+      ctx.parts = &parts_;
     }
-    if (joint) parts_.embed[0] = ctx.grads;
-    LLMOPS_TRY(backward(ctx, batch_.batch(), scale));
-    for (int i = 0; i < std::ssize(shards); ++i)
-      LLMOPS_TRY(sum(ctx.stream, {.x = rows(head_(Act::losses, batch_.batch().n), parts_.begin[i],
-                                            parts_.begin[i + 1] - parts_.begin[i]),
-                                  .out = scalars_.view(DType::f64, {1}, (first_shard + i) * int64_t{sizeof(double)}),
-                                  .accumulate = true}));
-    LLMOPS_TRY(ctx.stream.sync());  // the next micro-batch refills the buffers that this one's work reads
+    LLMOPS_TRY(action.kind == Action::Kind::forward ? forward(ctx, entry.batch)
+                                                    : micro_batch_gradient(ctx, entry, first_shard, scale));
+  }
+  return {};
+}
+
+Status Trainer::micro_batch_gradient(const BlockCtx& ctx, const BatchFeed::Entry& entry, int first_shard, float scale) {
+  LLMOPS_TRY(backward(ctx, entry.batch, scale));
+  const TensorView losses = head_(Act::losses, entry.batch.n);
+  for (int64_t part = 0; part + 1 < std::ssize(entry.part_begin); ++part) {
+    const int64_t begin = entry.part_begin[part];
+    LLMOPS_TRY(sum(ctx.stream, {.x = rows(losses, begin, entry.part_begin[part + 1] - begin),
+                                .out = scalars_.view(DType::f64, {1}, (first_shard + part) * int64_t{sizeof(double)}),
+                                .accumulate = true}));
   }
   return {};
 }
@@ -262,12 +274,12 @@ Status Trainer::gather_weights() {
 Result<StepResult> Trainer::step(const std::vector<Windows>& windows, int64_t valid_tokens, int64_t step, double lr,
                                  const AdamwOptions& options, const Flags& flags) {
   Stream& stream = device_.compute();
-  const int passes = static_cast<int>(windows.size()) / shards_at_once_;
+  const int passes = static_cast<int>(windows.size()) / shape_.shards_at_once;
   const CommTime before = comm_.time();
   const float scale = static_cast<float>(1.0 / static_cast<double>(valid_tokens));
   clear_scalars(flags);
-  for (int pass = 0; pass < passes; ++pass)
-    LLMOPS_TRY(pass_gradient(std::span(windows).subspan(pass * shards_at_once_, shards_at_once_), pass, passes, scale));
+  feed_step(windows);
+  for (int pass = 0; pass < passes; ++pass) LLMOPS_TRY(pass_gradient(pass, passes, scale));
   LLMOPS_TRY(reduce_rest());
   LLMOPS_TRY(reduce_scalars());
   LLMOPS_TRY(stream.sync());
@@ -298,22 +310,29 @@ Result<StepResult> Trainer::step(const std::vector<Windows>& windows, int64_t va
   return result;
 }
 
+Status Trainer::batch_loss(const BlockCtx& ctx, const Batch& batch) {
+  LLMOPS_TRY(forward(ctx, batch));
+  LLMOPS_TRY(head_loss(ctx, batch, head_, scratch_, 0.0f, {}));
+  return sum(ctx.stream,
+             {.x = head_(Act::losses, batch.n), .out = loss_sum_.view(DType::f64, {1}), .accumulate = true});
+}
+
 Result<double> Trainer::loss_sum(const Windows& windows) {
   Stream& stream = device_.compute();
   auto* total = host_loss_sum_.as<double>();
   *total = 0;
   host_loss_sum_.push(stream);
   const BlockCtx ctx = context({}, false);
-  for (int64_t first = 0; first < windows.count(); first += micro_batch_) {
-    batch_.clear();
-    batch_.add(windows, first, std::min(micro_batch_, windows.count() - first));
-    batch_.push(stream);
-    const Batch& batch = batch_.batch();
-    LLMOPS_TRY(forward(ctx, batch));
-    LLMOPS_TRY(head_loss(ctx, batch, head_, scratch_, 0.0f, {}));
-    LLMOPS_TRY(
-        sum(stream, {.x = head_(Act::losses, batch.n), .out = loss_sum_.view(DType::f64, {1}), .accumulate = true}));
-    LLMOPS_TRY(stream.sync());
+  for (int64_t first = 0; first < windows.count(); first += shape_.windows) {
+    const int64_t end = std::min(first + shape_.windows, windows.count());
+    feed_.clear();
+    for (int64_t at = first; at < end; at += shape_.micro_batch) {
+      feed_.begin_batch();
+      feed_.add(windows, at, std::min(shape_.micro_batch, end - at));
+    }
+    feed_.push(stream);
+    for (int64_t i = 0; i < feed_.count(); ++i) LLMOPS_TRY(batch_loss(ctx, feed_[i].batch));
+    LLMOPS_TRY(stream.sync());  // the next windows take the memory of these
   }
   if (comm_.world() > 1) LLMOPS_TRY(comm_.all_reduce(stream, loss_sum_.view(DType::f64, {1})));
   host_loss_sum_.pull(stream);

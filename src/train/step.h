@@ -11,7 +11,6 @@
 #include <array>
 #include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "comm/comm.h"
@@ -41,10 +40,15 @@ struct StepResult {
 
 class Trainer {
  public:
-  // micro_batch: windows per forward and backward; seq: tokens of a window; shards_at_once: of a pass, a power of two,
-  // more than 1 only where a micro-batch holds them all, in at most kHeadRows tokens.
+  struct Shape {
+    int64_t micro_batch;      // windows per forward and backward
+    int64_t seq;              // tokens of a window
+    int64_t windows;          // of my shards in a step
+    int shards_at_once = 1;   // of a pass, a power of two; more than 1 only where a micro-batch holds them all, in at
+                              // most kHeadRows tokens
+  };
   static Result<std::unique_ptr<Trainer>> make(Device& device, Communicator& comm, TrainState& state,
-                                               int64_t micro_batch, int64_t seq, int shards_at_once = 1);
+                                               const Shape& shape);
   ~Trainer();
 
   // windows[i]: the windows of my i-th shard, each of at most seq + 1 tokens. valid_tokens: targets of the whole batch,
@@ -61,12 +65,16 @@ class Trainer {
   Result<int> rank_of_bad_gradient();
 
  private:
-  Trainer(Device& device, Communicator& comm, TrainState& state) : device_(device), comm_(comm), state_(state) {}
+  Trainer(Device& device, Communicator& comm, TrainState& state, const Shape& shape)
+      : device_(device), comm_(comm), state_(state), shape_(shape) {}
   Status forward(const BlockCtx& ctx, const Batch& batch);
   Status backward(const BlockCtx& ctx, const Batch& batch, float scale);
+  Status batch_loss(const BlockCtx& ctx, const Batch& batch);
   void clear_scalars(const Flags& flags);
   Status make_parts(int count);
-  Status pass_gradient(std::span<const Windows> shards, int pass, int passes, float scale);
+  void feed_step(const std::vector<Windows>& windows);
+  Status pass_gradient(int pass, int passes, float scale);
+  Status micro_batch_gradient(const BlockCtx& ctx, const BatchFeed::Entry& entry, int first_shard, float scale);
   Status group_ready(int group, int level, bool last);
   Status reduce_rest();
   Status reduce_scalars();
@@ -77,13 +85,13 @@ class Trainer {
   Device& device_;
   Communicator& comm_;
   TrainState& state_;
-  int64_t micro_batch_ = 1, seq_ = 1;
-  int shards_at_once_ = 1;
+  Shape shape_;
   GradParts parts_;  // of a pass of several shards
   std::vector<Buffer> part_buffers_;
   std::vector<Slot> slots_;  // one per block
   Slot head_, scratch_;
-  BatchBuffer batch_;
+  BatchFeed feed_;
+  std::vector<int64_t> pass_begin_;  // in feed_; one more than passes
   Buffer cos_sin_, control_, loss_sum_;
   SharedBuffer scalars_;  // f64: losses of all shards, square sums of all blocks, flags
   HostSide host_control_, host_loss_sum_, host_scalars_;

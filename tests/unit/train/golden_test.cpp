@@ -110,7 +110,7 @@ struct Run {
     auto made = TrainState::make(*device, *comm, config, Parallel{}, DType::f32, 1);
     REQUIRE(made.ok());
     state = made.take();
-    auto t = Trainer::make(*device, *comm, *state, 2, 16);
+    auto t = Trainer::make(*device, *comm, *state, {.micro_batch = 2, .seq = 16, .windows = 2});
     REQUIRE(t.ok());
     trainer = t.take();
     for (size_t i = 0; i < state->tensors().size(); ++i) index[state->tensors()[i].name] = static_cast<int>(i);

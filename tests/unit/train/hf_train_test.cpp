@@ -28,7 +28,7 @@ void check_run(const std::string& name, Device& device) {
   auto state = TrainState::make(device, **comm, (*source)->config(), Parallel{}, DType::f32, 1);
   REQUIRE(state.ok());
   REQUIRE(restore(**state, **source, false, device).ok());
-  auto trainer = Trainer::make(device, **comm, **state, 4, 32);
+  auto trainer = Trainer::make(device, **comm, **state, {.micro_batch = 4, .seq = 32, .windows = 4});
   REQUIRE(trainer.ok());
   const auto& sequences = golden->find("tokens")->as_array();
   for (int step = 0; step < 20; ++step) {

@@ -45,7 +45,8 @@ Outcome two_steps(const ModelConfig& config, DType dtype, int at_once) {
   auto state = TrainState::make(**device, **comm, config, parallel, dtype, kShards / at_once);
   REQUIRE(state.ok());
   REQUIRE((*state)->init_weights(3).ok());
-  auto trainer = Trainer::make(**device, **comm, **state, 3 * at_once, kSeq, at_once);
+  auto trainer = Trainer::make(**device, **comm, **state,
+                               {.micro_batch = 3 * at_once, .seq = kSeq, .windows = 3 * kShards, .shards_at_once = at_once});
   REQUIRE(trainer.ok());
   Outcome outcome;
   for (int64_t step = 0; step < 2; ++step) {
