@@ -50,6 +50,19 @@ TEST_CASE("memory is zeroed before any stream uses it, and stays while one does"
   }
 }
 
+TEST_CASE("memory is zeroed before a stream that is made after it uses it") {
+  for (const simt::Schedule schedule : schedules()) {
+    Rig rig(schedule);
+    const Buffer data = rig.device->alloc(sizeof(float) * kCount, Category::transient).take();
+    const auto late = rig.device->new_stream();
+    float host[kCount];
+    CHECK(rig.add(*late, data).ok());
+    late->copy(host, data.data(), sizeof host);
+    CHECK(late->sync().ok());
+    for (float x : host) CHECK(x == 1);
+  }
+}
+
 TEST_CASE("the host's side is pinned memory of its own, counted as staging; on the CPU it is the memory") {
   Rig rig;
   const Buffer data = rig.device->alloc(sizeof(float) * kCount, Category::transient).take();
