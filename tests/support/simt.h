@@ -1,7 +1,7 @@
 // A subset of CUDA that runs on the CPU, for tests only: g++ compiles kernels/cuda with it, and every thread of a block is
 // a fibre. It finds what a GPU would hide or hang on:
 //   - a missing __syncthreads: threads and blocks run forward, in reverse, or in a seeded order (Schedule);
-//   - shared and fresh device memory used before it is written: it holds NaN;
+//   - shared and fresh device memory used before it is written, and device memory used after it is freed: it holds NaN;
 //   - a step outside an allocation: AddressSanitizer names it; without it, a write outside fails the launch;
 //   - host code that touches device memory: the arena is closed but for the time a queued item runs;
 //   - a missing sync or event: kernels and copies run late, streams interleaved in the schedule's order;
