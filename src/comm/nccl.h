@@ -101,8 +101,8 @@ class NcclCommunicator final : public Communicator {
   Status fail(const std::string& reason);            // ends the group
   Status overdue(const Pending& call);
   std::string name_of(const Pending& call) const;
-  // host_->gather() after all that this rank has issued is through: who waits on the host has nothing on the device that
-  // others wait for.
+  // host_->gather() after all that this rank has issued is through: while it waits on the host nobody looks after its
+  // calls, and others that wait for these would take its device for late.
   Result<std::vector<int64_t>> meet(std::span<const int64_t> mine);
   Result<std::vector<int64_t>> counts(const char* name, const ConstTensorView& mine);
   Result<SharedBuffer> own_buffer(int64_t bytes, Category category);

@@ -275,6 +275,19 @@ TEST_CASE("a rank that does not come is named, on every rank that waits") {
   for (const std::string& text : said) CHECK_MESSAGE(contains(text, "rank 1 (pid "), text);
 }
 
+TEST_CASE("a rank that waits on the host is not taken for one whose device is late") {
+  const auto said = on_ranks(3, [](const Rank& r) -> std::string {
+    Data<float> data(r, DType::f32, counting(4, 0)), all(r, DType::f32, counting(12, 0));
+    if (r.rank() == 2)
+      simt::enqueue_external(static_cast<cudaStream_t>(r.stream().native()),
+                             {[] { return std::string(); }, [] { return false; }, [] { return std::string(); }});
+    RANK_TRY(r.comm.all_reduce(r.stream(), data.view));
+    if (r.rank() == 0) return r.comm.all_gather(r.stream(), data.view, all.view).message();
+    return r.stream().sync().message();
+  });
+  for (const std::string& text : said) CHECK_MESSAGE(contains(text, "all_reduce #1: the device of rank 2 (pid "), text);
+}
+
 TEST_CASE("a message without its other end names that rank") {
   const auto said = on_ranks(2, [](const Rank& r) -> std::string {
     while (r.rank() == 1 && r.comm.health().ok()) usleep(1000);
