@@ -123,6 +123,9 @@ class GuardedTensor {
   // Elements and guards, to run again from the same start.
   std::vector<uint8_t> contents() const { return {raw(), raw() + bytes_}; }
   void restore(const std::vector<uint8_t>& contents) { std::memcpy(raw(), contents.data(), bytes_); }
+  // Of contents(): the first element begins there, and the last one ends there.
+  size_t first_byte() const { return kGuardBytes + (view_.dtype == DType::u8 ? 0 : elem_bytes()); }
+  size_t end_byte() const { return first_byte() + bytes_ - 2 * kGuardBytes - elem_bytes(); }
 
   // "" or where a byte that is no element was written.
   std::string broken_guard() const {
@@ -146,7 +149,6 @@ class GuardedTensor {
   };
   uint8_t* raw() { return lines_.data()->bytes; }
   const uint8_t* raw() const { return lines_.data()->bytes; }
-  size_t first_byte() const { return kGuardBytes + (view_.dtype == DType::u8 ? 0 : elem_bytes()); }
   template <class T>
   static T load(const void* p) {
     T x;

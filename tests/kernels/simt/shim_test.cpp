@@ -1,11 +1,8 @@
 // The SIMT shim itself: warp operations have CUDA's results, and each of the defects it is there for is found, by kernels
 // that have them.
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "kernels/cuda/device.h"
 #include "support/cuda_case.h"
+#include "support/last_words.h"
 
 namespace llmops::test {
 namespace {
@@ -82,29 +79,6 @@ struct Rig {
 };
 
 bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
-// What a child process that runs f writes to stderr; it must not end well.
-template <class F>
-std::string last_words(F f) {
-  int ends[2];
-  REQUIRE(pipe(ends) == 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    signal(SIGSEGV, SIG_DFL);  // not doctest's: this end is none of its business
-    dup2(ends[1], 2);
-    f();
-    _exit(0);
-  }
-  close(ends[1]);
-  std::string text;
-  char part[4096];
-  for (ssize_t n; (n = read(ends[0], part, sizeof part)) > 0;) text.append(part, size_t(n));
-  close(ends[0]);
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  CHECK_FALSE((WIFEXITED(status) && WEXITSTATUS(status) == 0));
-  return text;
-}
 
 TEST_CASE("a kernel with its barrier is right under every schedule; without it, wrong under every one") {
   for (const simt::Schedule schedule : schedules()) {
