@@ -14,6 +14,9 @@ struct Shape {
 const std::vector<Shape> kShapes = {{0, 3, 2, 16}, {1, 1, 1, 1}, {5, 3, 2, 15}, {9, 50, 4, 16}, {200, 5, 50, 24}, {130, 2, 7, 35},
                                     {40, 11, 40, 136}, {3, 4, 5, 264}};
 
+// At most n additions to one element; partial sums below n + 1.
+Bound bound_of(int64_t n) { return {double(n) * double(n + 1) * kUnit, 0}; }
+
 template <class Check>
 void for_shapes(Check check) {
   for (DType t : {DType::f32, DType::bf16})
@@ -43,8 +46,7 @@ TEST_CASE("cuda embedding_backward: overwriting and adding, each table on its ow
     GuardedTensor ids = random_ints(DType::i32, s.n, 0, s.v, 1), positions = random_ints(DType::i32, s.n, 0, s.p, 2);
     GuardedTensor dout = random_tensor(t, {s.n, s.d}, 3), dtable = random_tensor(DType::f32, {s.v, s.d}, 4);
     GuardedTensor dpos = random_tensor(DType::f32, {s.p, s.d}, 5);
-    // At most n additions to one element; partial sums below n + 1.
-    const Bound bound = {double(s.n) * double(s.n + 1) * kUnit, 0};
+    const Bound bound = bound_of(s.n);
     for (int mode = 0; mode < 4; ++mode)
       CHECK(cuda_against_others(embedding_backward, {{&ids}, {&positions}, {&dout}, {&dtable, bound}, {&dpos, bound}}, [&](auto& t) {
               return EmbeddingBackwardArgs{t[0], t[1], t[2], t[3], t[4], (mode & 1) != 0, (mode & 2) != 0, mode == 3 ? 0 : -1};
@@ -53,6 +55,20 @@ TEST_CASE("cuda embedding_backward: overwriting and adding, each table on its ow
             return EmbeddingBackwardArgs{t[0], {}, t[1], t[2], {}, false, false, 0};
           }) == "");
   });
+}
+
+TEST_CASE("cuda embedding_backward: a warp's list of tokens is full at the last look, and runs on past a window") {
+  std::vector<int32_t> rest_at_end(64, 1), two_runs(64, 2);
+  rest_at_end[31] = 0;  // 31 tokens in the first window of 32, and 32 in the last: one list and 31 left
+  std::fill(two_runs.begin() + 33, two_runs.end(), 1);
+  for (const std::vector<int32_t>& tokens : {rest_at_end, two_runs, std::vector<int32_t>(96, 1)})
+    for (DType t : {DType::f32, DType::bf16}) {
+      const int64_t n = std::ssize(tokens), d = 16, v = 3;
+      GuardedTensor ids = tensor_of(DType::i32, tokens), dout = random_tensor(t, {n, d}, 3), dtable(DType::f32, {v, d});
+      CHECK(cuda_against_others(embedding_backward, {{&ids}, {&dout}, {&dtable, bound_of(n)}}, [&](auto& t) {
+              return EmbeddingBackwardArgs{t[0], {}, t[1], t[2], {}, false, false, -1};
+            }) == "");
+    }
 }
 
 }  // namespace
