@@ -36,7 +36,8 @@ class CommandLine {
 
   Status value_of(Option& option, const std::string& as) {
     if (next_ == words_.size())
-      return usage_error(as + ": found no value, expected " + option.metavar + ", " + option.help);
+      return usage_error(as + ": found no value, expected " +
+                         (option.expected.empty() ? option.metavar + ", " + option.help : option.expected));
     return set(option, words_[next_++], as);
   }
 

@@ -10,6 +10,8 @@
 namespace llmops {
 namespace {
 
+const std::vector<std::string> kForms = {"cpu", "cuda", "cuda:INDEX", "cuda:UUID", "auto"};
+
 // A number, or the beginning of a UUID.
 bool is_device_name(const std::string& name) {
   const bool number = !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
@@ -36,14 +38,15 @@ void declare_device(std::string* choice, OptionTable& table) {
       .text("device", choice,
             "cpu, cuda, cuda:INDEX, cuda:UUID, or auto: CUDA when there is a device for each rank; rank r takes the r-th "
             "from there")
-      .meta("NAME");
+      .meta("NAME")
+      .expects(one_of(kForms));
 }
 
 Result<DeviceChoice> choose_device(const std::string& choice, int ranks) {
   const bool automatic = choice == "auto", named = choice.starts_with("cuda:") && is_device_name(choice.substr(5));
   if (choice == "cpu") return DeviceChoice{};
   if (!automatic && !named && choice != "cuda")
-    return not_a_choice(choice, {"cpu", "cuda", "cuda:INDEX", "cuda:UUID", "auto"}).in("--device");
+    return not_a_choice(choice, kForms).in("--device");
   const auto list = Device::list_cuda();
   const auto too_old = [](const CudaInfo& info) { return !info.usable(); };
   if (automatic && (!list.ok() || std::ssize(*list) < ranks || std::any_of(list->begin(), list->begin() + ranks, too_old))) {

@@ -108,10 +108,15 @@ std::string toml_value(const Json& value) {
 std::string Option::key() const { return with_case(name, '_', std::tolower); }
 std::string Option::flag() const { return is_argument ? metavar : "--" + name; }
 
-Status not_a_choice(std::string_view found, const std::vector<std::string>& choices) {
-  std::string message = "found '" + escape_control(found) + "', expected ";
+std::string one_of(const std::vector<std::string>& choices) {
+  std::string text;
   for (size_t i = 0; i < choices.size(); ++i)
-    message += (i == 0 ? "" : i + 1 == choices.size() ? " or " : ", ") + choices[i];
+    text += (i == 0 ? "" : i + 1 == choices.size() ? " or " : ", ") + choices[i];
+  return text;
+}
+
+Status not_a_choice(std::string_view found, const std::vector<std::string>& choices) {
+  std::string message = "found '" + escape_control(found) + "', expected " + one_of(choices);
   if (const std::string near = nearest(found, choices); !near.empty()) message += "; did you mean '" + near + "'?";
   return usage_error(message);
 }
@@ -180,6 +185,7 @@ Option& OptionTable::list(std::string name, std::vector<std::string>* field, std
 
 Option& OptionTable::choice(std::string name, std::string* field, std::vector<std::string> choices, std::string help) {
   Option& option = add(std::move(name), OptionType::choice, "NAME", std::move(help));
+  option.expected = one_of(choices);
   option.choices = std::move(choices);
   auto parse = [words = option.choices](std::string_view text) -> Result<std::string> {
     if (std::find(words.begin(), words.end(), text) == words.end()) return not_a_choice(text, words);

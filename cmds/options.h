@@ -33,6 +33,7 @@ struct Option {
   std::string standard;  // the default as people read it; empty: none
   std::string limits;    // "1 to 8", "at least 1"; empty: none worth telling
   std::vector<std::string> choices;
+  std::string expected;  // "slow or quick": what a missing value is said to be; empty: the metavar and the help
   bool is_argument = false;  // positional
   bool is_many = false;      // takes several values
   bool is_required = false;
@@ -48,6 +49,7 @@ struct Option {
   Option& short_name(char c) { return letter = c, *this; }
   Option& meta(std::string text) { return metavar = std::move(text), *this; }
   Option& otherwise(std::string text) { return standard = std::move(text), *this; }  // words for the default
+  Option& expects(std::string text) { return expected = std::move(text), *this; }
   Option& required() { return is_required = true, *this; }
 
   bool takes_value() const { return type != OptionType::flag && type != OptionType::count; }
@@ -103,7 +105,9 @@ class OptionTable {
   std::string section_ = "Options";
 };
 
-// "Found 'x', expected one of a, b, c; did you mean 'a'?"
+// "a, b or c".
+std::string one_of(const std::vector<std::string>& choices);
+// "Found 'x', expected a, b or c; did you mean 'a'?"
 Status not_a_choice(std::string_view found, const std::vector<std::string>& choices);
 
 template <class E>
@@ -115,6 +119,7 @@ Option& OptionTable::choice(std::string name, E* field, std::vector<std::pair<st
     option.choices.push_back(word);
     if (value == *field) option.standard = word;
   }
+  option.expected = one_of(option.choices);
   option.set = [field, choices, words = option.choices](std::string_view text) -> Status {
     for (const auto& [word, value] : choices)
       if (word == text) return *field = value, Status();

@@ -110,6 +110,8 @@ TEST_CASE("what is mistyped is refused with the nearest name") {
           "llmops: show: --mode: found 'quik', expected slow or quick; did you mean 'quick'?");
   refused({"show", "--save=maybe"}, "llmops: show: --save: found 'maybe', expected true or false");
   refused({"show", "--steps"}, "llmops: show: --steps: found no value, expected N, optimizer steps");
+  refused({"show", "--mode"}, "llmops: show: --mode: found no value, expected slow or quick");
+  refused({"show", "--sampler"}, "llmops: show: --sampler: found no value, expected greedy, top-k or top-p");
   refused({"show", "--out", ""}, "llmops: show: --out: found an empty path, expected a name");
   refused({"show", "--no-steps"}, "llmops: show: found the unknown option '--no-steps'; did you mean '--steps'?");
   refused({"shwo"}, "llmops: found the unknown command 'shwo'; did you mean 'show'?; see llmops --help");

@@ -389,6 +389,7 @@ TEST_CASE("bad input: one message, the documented code, nothing on stdout") {
       {{"--model", "gpt3"}, 2, "gpt3"},
       {{"--resume", "auto"}, 2, "--out"},
       {{"--deadline", "0"}, 2, "--deadline"},
+      {{"--device"}, 2, "--device: found no value, expected cpu, cuda, cuda:INDEX, cuda:UUID or auto"},
       {{"--data", "empty.txt"}, 3, "empty.txt"},
       {{"--data", "short.txt"}, 3, "needs 17"},
       {{"--data", "missing.txt"}, 4, "missing.txt"},
