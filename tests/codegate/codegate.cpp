@@ -292,10 +292,13 @@ class Gate {
   }
   void print(const Name& name, const std::map<int, Code>& codes, const std::array<int, kArchs.size()>& warps,
              const Limits& l) {
-    constexpr const char* kLine = "{:<22} {:<44} {:>7}  {:<11}  {:<9}  {:<8}  {:<8}  {:<8}  {:<8}\n";
-    if (seen_.empty())
+    constexpr const char* kLine = "{:<22} {:<44} {:>7}  {:<12}  {:<12}  {:<8}  {:<12}  {:<12}  {:<12}\n";
+    if (seen_.empty()) {
+      constexpr const char* kEach = "sm_80/90/100";
       fmt::print(kLine, "file", "kernel", "threads", "registers", "spilled B", "shared B", "warps", "128b ld",
                  "128b st");
+      fmt::print(kLine, "", "", "", kEach, kEach, "", kEach, kEach, kEach);
+    }
     const auto each = [&](auto value) {
       std::string text;
       for (size_t i = 0; i < kArchs.size(); ++i)

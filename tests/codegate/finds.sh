@@ -1,5 +1,6 @@
 #!/bin/sh
-# finds.sh CODEGATE BUDGET OBJECT: the gate must find each fault of faults.cu, and none in its sound kernels.
+# finds.sh CODEGATE BUDGET OBJECT: the gate must find each fault of faults.cu, and none in its sound kernels; its table
+# says which architecture each value is of.
 set -u
 said=$("$@" 2>&1 >/dev/null)
 status=$?
@@ -22,6 +23,8 @@ unlisted: not in the budget
 gone: in the budget, but there is no such kernel
 END
 done
+"$@" 2>/dev/null | sed -n 2p | grep -Eq '^( +sm_80/90/100){5} *$' ||
+  { echo "the table names no architectures"; failed=1; }
 if echo "$said" | grep sound; then failed=1; fi
 [ $failed -eq 0 ] || echo "$said"
 exit $failed
