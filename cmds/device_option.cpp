@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/run.h"
 #include "base/text.h"
 
@@ -31,6 +29,15 @@ Result<int> find_device(const std::string& name, const std::vector<CudaInfo>& li
                               known));
 }
 
+// Why `auto` does not take the first `ranks` devices.
+Status usable_by(int ranks, const Result<std::vector<CudaInfo>>& list) {
+  if (!list.ok()) return list.status();
+  if (std::ssize(*list) < ranks)
+    return io_error(fmt::format("{} ranks need a CUDA device each, found {}", ranks, list->size()));
+  for (int i = 0; i < ranks; ++i) LLMOPS_TRY((*list)[size_t(i)].usable(i));
+  return {};
+}
+
 }  // namespace
 
 void declare_device(std::string* choice, OptionTable& table) {
@@ -48,16 +55,16 @@ Result<DeviceChoice> choose_device(const std::string& choice, int ranks) {
   if (!automatic && !named && choice != "cuda")
     return not_a_choice(choice, kForms).in("--device");
   const auto list = Device::list_cuda();
-  const auto too_old = [](const CudaInfo& info) { return !info.usable(); };
-  if (automatic && (!list.ok() || std::ssize(*list) < ranks || std::any_of(list->begin(), list->begin() + ranks, too_old))) {
-    log(LogLevel::verbose, "device: the CPU, as " + (list.ok() ? fmt::format("{} ranks need a usable CUDA device each, and "
-                                                                              "the first of the {} there are not",
-                                                                              ranks, list->size())
-                                                               : list.status().message()));
+  if (const Status usable = usable_by(ranks, list); automatic && !usable.ok()) {
+    const std::string note = "--device auto takes the CPU: " + usable.message();
+    if (Device::has_cuda_driver()) return DeviceChoice{.note = note};
+    log(LogLevel::verbose, note);
     return DeviceChoice{};
   }
-  if (!list.ok()) return Status(list.status().code(), list.status().message() + " (--device cpu)").in("--device " + choice);
-  DeviceChoice found{true, 0};
+  if (!list.ok())
+    return Status(list.status().code(), list.status().message() + "; the CPU works without one (--device cpu)")
+        .in("--device " + choice);
+  DeviceChoice found{.is_cuda = true};
   if (named) {
     LLMOPS_ASSIGN(found.first, find_device(choice.substr(5), *list));
   }

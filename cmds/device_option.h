@@ -15,6 +15,7 @@ void declare_device(std::string* choice, OptionTable& table);
 struct DeviceChoice {
   bool is_cuda = false;
   int first = 0;
+  std::string note = "";  // for stderr: why `auto` takes the CPU although there is a driver
 };
 // Code::usage for a choice that is none; Code::io, saying what was looked for, when ranks would be without a device.
 Result<DeviceChoice> choose_device(const std::string& choice, int ranks);

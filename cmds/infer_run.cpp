@@ -137,6 +137,7 @@ Status run(Options& o, Context& context) {
   if (o.deadline_s == 0) return usage_error("--deadline is 0, expected a time to wait");
   o.sampling.seed = static_cast<uint64_t>(o.seed);
   LLMOPS_ASSIGN(const DeviceChoice choice, choose_device(o.device, 1));
+  if (!choice.note.empty()) warn("infer run: " + choice.note);
   LLMOPS_ASSIGN(const std::unique_ptr<Device> device,
                 open_device(choice, 0, o.threads ? static_cast<int>(*o.threads) : usable_cores()));
   device->set_deadline(o.deadline_s);

@@ -309,7 +309,8 @@ Status run(Options& o, Context& context) {
   LLMOPS_ASSIGN(const Launch launch, parse_launch_env(std::nullopt));
   if (const char* file = std::getenv(kRateFile); file && launch.role == Launch::Role::member)
     return measure_as_rank(o, launch, file);
-  LLMOPS_TRY(choose_device(o.device, kRanks).status());
+  LLMOPS_ASSIGN(const DeviceChoice choice, choose_device(o.device, kRanks));
+  if (!choice.note.empty()) warn("tour: " + choice.note);
   std::string dir = o.keep;
   if (dir.empty()) {
     const char* tmp = std::getenv("TMPDIR");

@@ -263,6 +263,7 @@ Status run(Options& o, Context& context) {
   LLMOPS_ASSIGN(TrainOptions t, resolve(o, parallel, launch.world));
   LLMOPS_ASSIGN(const DeviceChoice choice, choose_device(o.device, launch.world));
   t.joins_shards = !choice.is_cuda;  // cuBLASLt chooses its order of additions by the number of rows
+  if (!choice.note.empty() && launch.role != Launch::Role::member) warn("train: " + choice.note);
   t.start_s = monotonic_s();
   if (launch.role == Launch::Role::member) {
     const char* fd = std::getenv(kCorpusFd);

@@ -107,6 +107,13 @@ Device::Device() : state_(std::make_unique<State>()) {}
 
 Device::~Device() { state_->compute.reset(); }  // it may still have work that needs the rest
 
+Status CudaInfo::usable(int index) const {
+  if (capability >= kCapabilityMin) return {};
+  return io_error(fmt::format("CUDA device {} ({}) has compute capability {}.{}, expected {}.{} or later", index,
+                              escape_control(name), capability / 10, capability % 10, kCapabilityMin / 10,
+                              kCapabilityMin % 10));
+}
+
 Result<std::unique_ptr<Device>> Device::open_cpu(const Options& options) {
   if (options.threads < 1)
     return usage_error(fmt::format("a device needs at least 1 thread, not {}", options.threads));

@@ -162,7 +162,7 @@ std::string_view name_of(Isa isa);
 Isa isa_best();           // never Isa::best
 bool isa_runs(Isa isa);   // can this CPU execute it?
 
-// A CUDA device; its place in the list is its number. open_cuda() takes those that are usable().
+// A CUDA device; its place in the list is its number.
 struct CudaInfo {
   std::string name;  // "NVIDIA H200"
   std::string uuid;  // "GPU-01234567-89ab-cdef-0123-456789abcdef"
@@ -171,7 +171,8 @@ struct CudaInfo {
 
   // kernels/cuda multiplies bf16 on tensor cores and copies into shared memory asynchronously: from 8.0 on.
   static constexpr int kCapabilityMin = 80;
-  bool usable() const { return capability >= kCapabilityMin; }
+  // Code::io, naming it, when open_cuda(index) does not take it.
+  Status usable(int index) const;
 };
 
 // One per rank.
@@ -187,6 +188,8 @@ class Device {
   // The CUDA devices that CUDA_VISIBLE_DEVICES leaves, in CUDA's order. Code::io when there is none, without a driver, and
   // in a build without CUDA; the message says what was looked for.
   static Result<std::vector<CudaInfo>> list_cuda();
+  // Whether there is a driver, of whatever version: a GPU may be expected here. false in a build without CUDA.
+  static bool has_cuda_driver();
   // Code::io also without a device `index`. `threads`: of the pool, for host work.
   static Result<std::unique_ptr<Device>> open_cuda(int index, int threads = 1);
   ~Device();

@@ -222,16 +222,18 @@ Result<std::shared_ptr<QueueMark>> Queue::mark() {
 Status no_device(cudaError_t error) {
   if (error == cudaErrorInsufficientDriver)
     return io_error(fmt::format("no NVIDIA driver for CUDA {}.{} was found (libcuda.so.1; cudaGetDeviceCount gave error "
-                                "35): install or update the driver; the CPU works without one",
+                                "35): install or update the driver",
                                 CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10));
   if (error == cudaErrorNoDevice || error == cudaSuccess) {
     const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
     return io_error(fmt::format("the driver (libcuda.so.1) sees no GPU (cudaGetDeviceCount gave error 100; "
-                                "CUDA_VISIBLE_DEVICES is {}); the CPU works without one",
+                                "CUDA_VISIBLE_DEVICES is {})",
                                 visible != nullptr ? "\"" + escape_control(visible) + "\"" : "not set"));
   }
   return {Code::io, status_of(error, "cudaGetDeviceCount").message()};
 }
+
+Status or_cpu(const Status& status) { return {status.code(), status.message() + "; the CPU works without one"}; }
 
 // As nvidia-smi prints it.
 std::string text_of(const cudaUUID_t& uuid) {
@@ -260,16 +262,17 @@ Result<std::vector<CudaInfo>> Device::list_cuda() {
   return list;
 }
 
+bool Device::has_cuda_driver() {
+  int version = 0;  // it stays 0 without libcuda.so.1
+  return cudaDriverGetVersion(&version) == cudaSuccess && version > 0;
+}
+
 Result<std::unique_ptr<Device>> Device::open_cuda(int index, int threads) {
   auto list = list_cuda();
-  if (!list.ok()) return list.status().in(fmt::format("CUDA device {}", index));
+  if (!list.ok()) return cuda::or_cpu(list.status()).in(fmt::format("CUDA device {}", index));
   if (index < 0 || index >= std::ssize(*list))
     return io_error(fmt::format("CUDA device {}: this machine has {}, numbered from 0", index, list->size()));
-  if (const CudaInfo& info = (*list)[size_t(index)]; !info.usable())
-    return io_error(fmt::format("CUDA device {} ({}) has compute capability {}.{}, expected {}.{} or later; the CPU works "
-                                "without one",
-                                index, escape_control(info.name), info.capability / 10, info.capability % 10,
-                                CudaInfo::kCapabilityMin / 10, CudaInfo::kCapabilityMin % 10));
+  if (const Status usable = (*list)[size_t(index)].usable(index); !usable.ok()) return cuda::or_cpu(usable);
   LLMOPS_ASSIGN(auto accelerator, cuda::CudaAccelerator::open(index, (*list)[size_t(index)]));
   return open(std::move(accelerator), *op_table_cuda(), threads);
 }

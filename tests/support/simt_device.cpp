@@ -323,6 +323,10 @@ cudaError_t cudaGetDeviceCount(int* count) {
   if (state().count_error != cudaSuccess) return state().count_error;
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = state().count_error == cudaErrorInsufficientDriver ? 0 : CUDART_VERSION;
+  return cudaSuccess;
+}
 cudaError_t cudaSetDevice(int index) {
   if (index < 0 || index >= state().devices) return cudaErrorInvalidValue;
   return state().device = index, cudaSuccess;

@@ -235,9 +235,39 @@ TEST_CASE("--device: what is not there is said in one line, and that the CPU wor
   }
 }
 
+TEST_CASE("auto says in one line why it takes the CPU where there is a driver, and nothing where there is none") {
+  DeviceWork none("0"), one("1"), old, bare;
+  old.set("LLMOPS_SIMT_CAPABILITY", "75");
+  bare.options.env.clear();
+  struct Case {
+    const DeviceWork* work;
+    const char *ranks, *said;
+  };
+  for (const Case& c : {Case{&none, "1", "the driver (libcuda.so.1) sees no GPU"},
+                        Case{&one, "2", "2 ranks need a CUDA device each, found 1"},
+                        Case{&old, "2", "CUDA device 0 (SIMT shim) has compute capability 7.5"}}) {
+    const RunResult run = c.work->train({"--steps", "1", "--device", "auto", "--ranks", c.ranks, "--out", "run"});
+    CHECK(run.code == 0);
+    const std::string note = std::string("llmops: train: --device auto takes the CPU: ") + c.said;
+    CHECK(contains(run.err, note));
+    CHECK(run.err.find("--device auto") == run.err.rfind("--device auto"));  // not by each rank
+  }
+  const RunResult answer =
+      old.llmops({"infer", "run", "--ckpt", "run", "--prompt", "the", "--max-tokens", "1", "--device", "auto"});
+  CHECK(answer.code == 0);
+  CHECK(contains(answer.err, "llmops: infer run: --device auto takes the CPU: CUDA device 0 (SIMT shim) has"));
+  CHECK(std::ranges::count(answer.err, '\n') == 1);
+  const std::vector<std::string> automatic = {"--steps", "1", "--device", "auto"};
+  const RunResult silent = bare.train(automatic);
+  CHECK(silent.code == 0);
+  CHECK(!contains(silent.err, "--device"));
+  bare.set("LLMOPS_VERBOSE", "1");
+  CHECK(contains(bare.train(automatic).err, "--device auto takes the CPU: no NVIDIA driver"));
+}
+
 TEST_CASE("a device before compute capability 8.0 is refused, and is none for auto") {
   DeviceWork work;
-  work.options.env.emplace_back("LLMOPS_SIMT_CAPABILITY", "75");
+  work.set("LLMOPS_SIMT_CAPABILITY", "75");
   const RunResult asked = work.train({"--steps", "1"}), automatic = work.train({"--steps", "1", "--device", "auto"});
   CHECK(asked.code == 4);
   CHECK(contains(asked.err, "CUDA device 0 (SIMT shim) has compute capability 7.5, expected 8.0 or later"));
