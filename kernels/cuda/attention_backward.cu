@@ -10,7 +10,9 @@
 // Both passes are the same walk. A block owns 32 rows (of q and dout) or 32 keys (of k and v), which stay in shared
 // memory transposed, and meets the others 64 at a time: two products of 32 x 64 give p and ds, and one or two more add
 // to its sums.
-#include "kernels/cuda/attention_batch.h"
+// bf16 heads of whole 16 bytes go to tensor cores (attention_backward_mma.h), in bits of their own.
+#include "kernels/cuda/attention_backward.h"
+#include "kernels/cuda/attention_backward_mma.h"
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/lane.h"
@@ -20,21 +22,8 @@ namespace llmops::cuda {
 namespace {
 
 constexpr int kOwn = kTileRows, kOthers = kTileColumns;
-constexpr int kChunk = kOthers;  // positions per chunk of dq: part of the definition
+constexpr int kDqChunk = kOthers;  // positions per chunk of dq: part of the definition
 constexpr int kLanes = 16;
-
-template <class T>
-struct Backward {
-  Heads<const T> q, k, v, out, dout;
-  Heads<T> dq, dk, dv;
-  const float* lse;
-  float* d;  // [n,h]
-  Sequences sequences;
-  Grouping g;
-  int64_t kv_heads, window;
-  float scale, softcap;
-  bool aligned;
-};
 
 template <int kWide, int kSums>
 struct Tiles {
@@ -120,15 +109,7 @@ __device__ __forceinline__ void weigh(const Backward<T>& a, const Pair& pair, co
       const int64_t q_pos = pair.seq.q_pos + pair.rows.query_of(row), k_pos = pair.seq.kv_pos + pair.key_first + key;
       const bool seen =
           row < pair.rows.rows() && key < pair.keys && k_pos <= q_pos && (a.window == 0 || k_pos > q_pos - a.window);
-      float score = p.at[i][j] * a.scale, slope = a.scale;
-      if (a.softcap > 0) {
-        const float t = tanh(F32{score / a.softcap}).v;
-        score = t * a.softcap;
-        slope = (1.0f - t * t) * a.scale;
-      }
-      const float weight = seen ? exp(F32{score - lse[row]}).v : 0.0f;
-      p.at[i][j] = weight;
-      ds.at[i][j] = seen ? weight * (ds.at[i][j] - d[row]) * slope : 0.0f;
+      weigh_pair(a, lse[row], d[row], seen, p.at[i][j], ds.at[i][j]);
     }
 }
 
@@ -189,7 +170,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks) backward_rows(Backw
   clear_sums(s);
   __syncthreads();
   for (int64_t position = place.keys.lo; position < place.keys.hi;) {
-    const Span chunk = cut(place.keys, position, (position >> 6) * kChunk + kChunk);
+    const Span chunk = cut(place.keys, position, (position >> 6) * kDqChunk + kDqChunk);
     pair.key_first = chunk.lo - place.seq.kv_pos;
     pair.keys = static_cast<int>(chunk.hi - chunk.lo);
     add_pair<false>(a, pair, s);
@@ -197,20 +178,17 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks) backward_rows(Backw
   }
   store_rows<T>(a.aligned, place.rows(), e, row_at(a.dq), [&](int row, int x) { return s.sum[0][row][x]; });
 }
-static_assert(kChunk == 1 << 6);
+static_assert(kDqChunk == 1 << 6);
 
 // Grid: blocks of keys, kv_rows / 32 + sequences, by KV heads.
 template <class T, int kWide>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks) backward_keys(Backward<T> a) {
-  const Sequences& all = a.sequences;
-  if (blockIdx.x < all.count) all.check_apart(blockIdx.x);
-  const int64_t index = all.find(blockIdx.x, kOwn, [&](int64_t i) { return int64_t{all.kv_begin[i]}; });
-  const Sequence seq = all.at(index);
-  const int64_t first = (blockIdx.x - seq.kv_begin / kOwn - index) * kOwn, kv_head = blockIdx.y;
-  if (first < 0 || first >= seq.kv_count) return;
+  KeyBlock block;
+  if (!find_keys(a.sequences, kOwn, block)) return;
+  const Sequence& seq = block.seq;
+  const int64_t first = block.first, kv_head = blockIdx.y;
   Tiles<kWide, 2>& s = block_shared<Tiles<kWide, 2>>();
-  const int e = static_cast<int>(a.g.e),
-            keys = static_cast<int>(seq.kv_count - first < kOwn ? seq.kv_count - first : kOwn);
+  const int e = static_cast<int>(a.g.e), keys = block.keys;
   const auto key_at = [&](auto x) {
     return [=](int i) { return i < keys ? x.at(seq.kv_begin + first + i, kv_head) : nullptr; };
   };
@@ -218,10 +196,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks) backward_keys(Backw
   load_transposed<T>(s.own[1], kRowPitch, a.aligned, 0, kOwn, e, key_at(a.v));
   clear_sums(s);
 
-  // Queries that see one of the keys: [position of the first, position of the last + window).
-  const int64_t position = seq.kv_pos + first - seq.q_pos, step = a.g.block_queries;
-  const int64_t end = a.window > 0 ? position + keys - 1 + a.window : seq.q_count;
-  const Span queries = cut({position, end}, 0, seq.q_count);
+  const int64_t step = a.g.block_queries;
+  const Span queries = queries_of(block, a.window);
   for (int64_t query = queries.lo / step * step; query < queries.hi; query += step)
     for (int64_t part = 0; part < a.g.head_blocks; ++part) {
       const Pair pair = {seq, query_block(a.g, seq.q_count, query, kv_head, part), kv_head, first, keys};
@@ -267,16 +243,42 @@ __global__ void __launch_bounds__(kTileThreads) clear_keys(Backward<T> a) {
 
 unsigned blocks_of(int64_t count, int64_t size) { return static_cast<unsigned>((count + size - 1) / size); }
 
+template <class T>
+Status launch_rows(Stream& stream, const Backward<T>& a, void (*kernel)(Backward<T>), size_t shared_bytes) {
+  const dim3 grid(static_cast<unsigned>(a.sequences.q_rows / a.g.block_queries + a.sequences.count),
+                  static_cast<unsigned>(a.kv_heads * a.g.head_blocks));
+  return launch(stream.native(), grid, kTileThreads, shared_bytes, "attention_backward dq", kernel, a);
+}
+// `size` keys a block.
+template <class T>
+Status launch_keys(Stream& stream, const Backward<T>& a, int size, void (*kernel)(Backward<T>), size_t shared_bytes) {
+  const dim3 grid(static_cast<unsigned>(a.sequences.kv_rows / size + a.sequences.count),
+                  static_cast<unsigned>(a.kv_heads));
+  return launch(stream.native(), grid, kTileThreads, shared_bytes, "attention_backward dk, dv", kernel, a);
+}
 template <class T, int kWide>
-Status launch_backward(Stream& stream, const Backward<T>& by_rows, const Backward<T>& by_keys) {
-  const Sequences& all = by_rows.sequences;
-  const dim3 rows(static_cast<unsigned>(all.q_rows / by_rows.g.block_queries + all.count),
-                  static_cast<unsigned>(by_rows.kv_heads * by_rows.g.head_blocks));
-  const dim3 keys(static_cast<unsigned>(all.kv_rows / kOwn + all.count), static_cast<unsigned>(by_rows.kv_heads));
-  LLMOPS_TRY(launch(stream.native(), rows, kTileThreads, sizeof(Tiles<kWide, 1>), "attention_backward dq",
-                    backward_rows<T, kWide>, by_rows));
-  return launch(stream.native(), keys, kTileThreads, sizeof(Tiles<kWide, 2>), "attention_backward dk, dv",
-                backward_keys<T, kWide>, by_keys);
+Status launch_tiles(Stream& stream, const Backward<T>& by_rows, const Backward<T>& by_keys) {
+  LLMOPS_TRY(launch_rows(stream, by_rows, backward_rows<T, kWide>, sizeof(Tiles<kWide, 1>)));
+  return launch_keys(stream, by_keys, kOwn, backward_keys<T, kWide>, sizeof(Tiles<kWide, 2>));
+}
+template <int kWide>
+Status launch_mma(Stream& stream, const Backward<bf16>& a) {
+  LLMOPS_TRY(launch_rows(stream, a, backward_rows_mma<kWide>, sizeof(MmaPairTiles<kWide>)));
+  return launch_keys(stream, a, kMmaOwn, backward_keys_mma<kWide>, sizeof(MmaKeyTiles<kWide>));
+}
+template <class T>
+Status launch_backward(Stream& stream, const AttentionBackwardArgs& a, Backward<T> args) {
+  const int64_t e = args.g.e;
+  if constexpr (std::is_same_v<T, bf16>)
+    if (takes_mma(e)) {
+      args.g = grouping_of(a, kMmaOwn);
+      return e <= 64 ? launch_mma<64>(stream, args) : launch_mma<128>(stream, args);
+    }
+  Backward<T> by_keys = args;
+  by_keys.g = grouping_of(a, kOthers);
+  return e <= 64    ? launch_tiles<T, 64>(stream, args, by_keys)
+         : e <= 128 ? launch_tiles<T, 128>(stream, args, by_keys)
+                    : launch_tiles<T, 256>(stream, args, by_keys);
 }
 
 template <class T>
@@ -286,25 +288,23 @@ Status run(Stream& stream, const AttentionBackwardArgs& a) {
   LLMOPS_ASSIGN(void* const scratch, stream.workspace(n * heads * int64_t{sizeof(float)}));
   bool aligned = rows_aligned(a.q) && rows_aligned(a.k) && rows_aligned(a.v) && rows_aligned(a.dout);
   aligned = aligned && rows_aligned(a.dq) && rows_aligned(a.dk) && rows_aligned(a.dv);
-  Backward<T> args = {heads_of<const T>(a.q),
-                      heads_of<const T>(a.k),
-                      heads_of<const T>(a.v),
-                      heads_of<const T>(a.out),
-                      heads_of<const T>(a.dout),
-                      heads_of<T>(a.dq),
-                      heads_of<T>(a.dk),
-                      heads_of<T>(a.dv),
-                      static_cast<const float*>(a.lse.data),
-                      static_cast<float*>(scratch),
-                      sequences_of(stream, "attention_backward", a),
-                      grouping_of(a, kOwn),
-                      a.k.dim[1],
-                      a.window,
-                      a.scale,
-                      a.softcap,
-                      aligned};
-  Backward<T> by_keys = args;
-  by_keys.g = grouping_of(a, kOthers);
+  const Backward<T> args = {heads_of<const T>(a.q),
+                            heads_of<const T>(a.k),
+                            heads_of<const T>(a.v),
+                            heads_of<const T>(a.out),
+                            heads_of<const T>(a.dout),
+                            heads_of<T>(a.dq),
+                            heads_of<T>(a.dk),
+                            heads_of<T>(a.dv),
+                            static_cast<const float*>(a.lse.data),
+                            static_cast<float*>(scratch),
+                            sequences_of(stream, "attention_backward", a),
+                            grouping_of(a, kOwn),
+                            a.k.dim[1],
+                            a.window,
+                            a.scale,
+                            a.softcap,
+                            aligned};
   if (n > 0) {
     LLMOPS_TRY(launch(stream.native(), blocks_of(n, kClearWarps), kTileThreads, 0, "attention_backward, clear dq",
                       clear_rows<T>, args));
@@ -315,9 +315,7 @@ Status run(Stream& stream, const AttentionBackwardArgs& a) {
     LLMOPS_TRY(launch(stream.native(), dim3(blocks_of(m, kClearWarps), 2), kTileThreads, 0,
                       "attention_backward, clear dk and dv", clear_keys<T>, args));
   if (args.sequences.count == 0) return {};
-  return args.g.e <= 64    ? launch_backward<T, 64>(stream, args, by_keys)
-         : args.g.e <= 128 ? launch_backward<T, 128>(stream, args, by_keys)
-                           : launch_backward<T, 256>(stream, args, by_keys);
+  return launch_backward(stream, a, args);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The cuda table on the SIMT shim: attention against the ref table within the bounds of attention_case.h, and bit for
-// bit against the cpu table, whose order of sums it keeps; on tensor cores, bit for bit against itself.
+// bit against the cpu table, whose order of sums it keeps; on tensor cores, bit for bit against itself, with bounds
+// that have room for weights in bf16.
 #include "support/attention_case.h"
 #include "support/cuda_case.h"
 
@@ -24,10 +25,26 @@ AttentionArgs forward_args(const Case& c, const std::vector<TensorView>& t) {
   return {t[0],      heads_of(t[1], 0, k), heads_of(t[1], k, k), t[7], t[8], t[2], t[3], t[4], t[5], t[6],
           c.scale(), c.shape.softcap,      c.shape.window};
 }
-std::vector<CaseTensor> backward_tensors(Case& c) {
+// On tensor cores p and ds are rounded to bf16 before they weigh dout, q and k: each is off by at most 2^-8 of itself,
+// of either sign. With elements in [-1, 1), whose root mean square is 1 / sqrt(3), as is that of the rounding in 2^-8:
+//   dq_i, a sum over one row of ds_ij * k_j: the p_ij sum to 1 and |ds_ij| < 2 p_ij (gradient_bound), so it is off by
+//   at
+//     most 2 * 2^-8;
+//   dk_j and dv_j, sums over a column: its weight W is below 16 for each head of the group, and as no p exceeds 1 the
+//     squares of its p sum to at most W too. At 4 sigma dv_j is off by 4 * sqrt(W) * 2^-8 / 3, dk_j by twice that.
+struct GradientBounds {
+  Bound dq, dkv;
+};
+GradientBounds gradient_bounds(const Case& c) {
   const Bound bound = gradient_bound(c.shape, c.q.dtype());
-  return {{&c.q},       {&c.kv},  {&c.q_begin}, {&c.kv_begin}, {&c.kv_len},    {&c.q_pos0},
-          {&c.kv_pos0}, {&c.out}, {&c.lse},     {&c.dout},     {&c.dq, bound}, {&c.dkv, bound}};
+  if (!on_tensor_cores(c)) return {bound, bound};
+  const double weight = 16 * double(c.shape.heads / c.shape.kv_heads);
+  return {{bound.abs + 2 * 0x1p-8, bound.rel}, {bound.abs + 8 * std::sqrt(weight) * 0x1p-8 / 3, bound.rel}};
+}
+std::vector<CaseTensor> backward_tensors(Case& c) {
+  const auto [dq, dkv] = gradient_bounds(c);
+  return {{&c.q},       {&c.kv},  {&c.q_begin}, {&c.kv_begin}, {&c.kv_len}, {&c.q_pos0},
+          {&c.kv_pos0}, {&c.out}, {&c.lse},     {&c.dout},     {&c.dq, dq}, {&c.dkv, dkv}};
 }
 AttentionBackwardArgs backward_args(const Case& c, const std::vector<TensorView>& t) {
   const int64_t k = c.shape.kv_heads;
@@ -51,8 +68,8 @@ AttentionBackwardArgs backward_args(const Case& c, const std::vector<TensorView>
 }
 
 template <class Check>
-void for_cases(Check check) {
-  for (const Shape& shape : shapes())
+void for_cases(const std::vector<Shape>& shapes, Check check) {
+  for (const Shape& shape : shapes)
     for (DType dtype : {DType::f32, DType::bf16})
       for (int64_t gap : {3, 8}) {  // 8: rows that start on 16 bytes, where the head size is a multiple of it
         CAPTURE(shape.e);
@@ -65,7 +82,7 @@ void for_cases(Check check) {
 }
 
 TEST_CASE("attention: every shape, ragged, grouped, windows, softcap, one walk and spread over blocks") {
-  for_cases([](Case& c) {
+  for_cases(shapes(), [](Case& c) {
     const auto args = [&](auto& t) { return forward_args(c, t); };
     CHECK(cuda_against_others(attention, forward_tensors(c), args, schedules(), forward_bits(c)) == "");
   });
@@ -96,14 +113,35 @@ TEST_CASE("attention: a paged cache gives the bits of a contiguous one") {
     }
 }
 
+void check_backward(Case& c) {
+  REQUIRE(run_on(*devices().front().device, attention, c.forward()) == "");
+  // With more than 64 query heads to a KV head the cpu sums a longer chain.
+  const bool own = on_tensor_cores(c) || c.shape.heads / c.shape.kv_heads > 64;
+  const auto args = [&](auto& t) { return backward_args(c, t); };
+  CHECK(cuda_against_others(attention_backward, backward_tensors(c), args, schedules(),
+                            own ? Bits::own : Bits::of_cpu) == "");
+}
+
 TEST_CASE("attention_backward: every shape; rows and keys of no sequence have no gradient") {
-  for_cases([](Case& c) {
-    REQUIRE(run_on(*devices().front().device, attention, c.forward()) == "");
-    // With more than 64 query heads to a KV head the cpu sums a longer chain.
-    const Bits bits = c.shape.heads / c.shape.kv_heads > 64 ? Bits::own : Bits::of_cpu;
-    const auto args = [&](auto& t) { return backward_args(c, t); };
-    CHECK(cuda_against_others(attention_backward, backward_tensors(c), args, schedules(), bits) == "");
-  });
+  for_cases(shapes(), check_backward);
+}
+
+// Around the tiles of the tensor cores, 64 owned and 32 others: one less, as many, one more; primes; caches that begin
+// within a tile; windows that end within one, or that the next tile has left; blocks of queries that see nothing; both
+// widths of heads, and one that fills neither.
+TEST_CASE("attention_backward: tiles that are full, short by one and just begun") {
+  const std::vector<Seq> edges = {{31, 31, 0, 0}, {32, 32, 0, 0}, {0, 0, 0, 0}, {33, 33, 0, 0}, {1, 65, 64, 0, 2}};
+  for_cases(
+      {
+          {128, 3, 1, edges},
+          {64, 2, 2, edges, 32},
+          {64, 4, 2, {{97, 97, 0, 0}, {37, 101, 64, 0}, {0, 3, 0, 0}}, 1, 2.0f},
+          {128, 2, 1, {{67, 131, 77, 13}, {5, 0, 0, 0}}, 33, 4.0f},
+          {72, 5, 1, {{129, 129, 0, 0}}, 64},
+          {8, 1, 1, {{63, 64, 1, 0}, {40, 90, 500, 443}, {3, 5, 0, 2}}},
+          {16, 2, 1, {{3, 5, 0, 9}, {70, 4, 0, 75}, {4, 0, 5, 7}}},
+      },
+      check_backward);
 }
 
 // Runs a case on the device, in the order of the last schedule; out and lse are downloaded. The message of the call or
@@ -181,6 +219,40 @@ TEST_CASE("attention on tensor cores: batch mates change no bits") {
     row += seq.q_count;
     key += seq.kv_count;
   }
+}
+
+TEST_CASE("attention_backward on tensor cores: batch mates and strides change no bits") {
+  const auto run = [](Case& c) {
+    REQUIRE(run_on(*devices().front().device, attention, c.forward()) == "");
+    const auto args = [&](auto& t) { return backward_args(c, t); };
+    auto device = open_cuda_device();
+    std::vector<std::unique_ptr<Mirror>> mirrors;
+    std::vector<TensorView> views;
+    for (const CaseTensor& t : backward_tensors(c)) {
+      mirrors.push_back(std::make_unique<Mirror>(*device, *t.tensor));
+      views.push_back(mirrors.back()->view());
+    }
+    REQUIRE(attention_backward(device->compute(), args(views)).message() == "");
+    for (auto& mirror : mirrors) mirror->enqueue_download(*device);
+    REQUIRE(device->compute().sync().message() == "");
+    c.dq.restore(mirrors[10]->bytes()), c.dkv.restore(mirrors[11]->bytes());
+  };
+  Case batch({16, 4, 2, {{90, 90, 0, 0}, {31, 31, 0, 0}, {7, 64, 57, 0}}}, DType::bf16);
+  run(batch);
+  int64_t row = 0, key = 0;
+  for (const Seq& seq : batch.shape.sequences)
+    for (int64_t gap : {3, 8}) {
+      Case alone({16, 4, 2, {seq}}, DType::bf16, 1, gap);
+      for (int64_t i = 0; i < alone.q.elems(); ++i) {
+        alone.q.set(i, batch.q.at(row * 64 + i));
+        alone.dout.set(i, batch.dout.at(row * 64 + i));
+      }
+      for (int64_t i = 0; i < alone.kv.elems(); ++i) alone.kv.set(i, batch.kv.at(key * 64 + i));
+      run(alone);
+      CHECK(rows_differ(alone.dq, 0, batch.dq, row, seq.q_count) == "");
+      CHECK(rows_differ(alone.dkv, 0, batch.dkv, key, seq.kv_count) == "");
+      if (gap == 8) row += seq.q_count, key += seq.kv_count;
+    }
 }
 
 TEST_CASE("attention: offsets outside the tensors are errors that name the sequence, one without queries too") {
