@@ -9,19 +9,13 @@
 #pragma once
 
 #include "kernels/cuda/attention_backward.h"
-#include "kernels/cuda/attention_mma.h"
-#include "kernels/cuda/attention_tile.h"
-#include "kernels/cuda/copy.h"
-#include "kernels/cuda/mma.h"
+#include "kernels/cuda/attention_mma_tile.h"
 
 namespace llmops::cuda {
 
 constexpr int kMmaOwn = 64, kMmaOthers = 32;
 
 #if defined(__CUDACC__) || defined(LLMOPS_SIMT)
-
-template <int kWide>
-using MmaRow = bf16[kWide + 8];  // rows of ldmatrix on different banks
 
 template <int kWide>
 struct alignas(16) MmaPairTiles {
@@ -39,8 +33,7 @@ struct MmaKeyTiles {
   KeyBlock block;  // here, since sums leave it no registers
 };
 
-// Products and sums of a warp's 16 of the owned: a thread has g and g + 8 of them (half 0 and 1), and columns 2t and
-// 2t + 1 of every 8.
+// Products and sums of a warp's 16 of the owned; of a thread's two, half 0 and 1.
 using MmaPair = MmaC[kMmaOthers / 8];
 template <int kWide>
 using MmaSum = MmaC[kWide / 8];
@@ -50,62 +43,6 @@ __device__ __forceinline__ int mma_own() {
   return static_cast<int>(threadIdx.x) / kWarp * 16 + static_cast<int>(threadIdx.x) % kWarp / 4;
 }
 __device__ __forceinline__ int mma_column() { return static_cast<int>(threadIdx.x) % 4 * 2; }
-
-// tile[row][x] = row_at(row)[x] for rows [begin, end) of all and x < e; zero elsewhere.
-template <int kWide, class RowAt>
-__device__ __forceinline__ void copy_rows(MmaRow<kWide>* tile, int rows, const Backward<bf16>& a, int begin, int end,
-                                          RowAt row_at) {
-  constexpr int kVec = 8, kParts = kWide / kVec;
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kParts; i += kTileThreads) {
-    const int row = i / kParts, x = i % kParts * kVec;
-    const bool live = row >= begin && row < end && x < a.g.e;
-    const bf16* const from = live ? row_at(row) + x : a.q.data;
-    if (a.aligned) {
-      copy_async(&tile[row][x], from, live ? 16 : 0);
-    } else {
-      for (int j = 0; j < kVec; ++j) tile[row][x + j] = live ? from[j] : bf16{0};
-    }
-  }
-}
-
-// product = own . others over e.
-template <int kWide>
-__device__ __forceinline__ void mma_dots(const MmaRow<kWide>* own, const MmaRow<kWide>* others, MmaPair& product) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, first = static_cast<int>(threadIdx.x) / kWarp * 16;
-#pragma unroll
-  for (int i = 0; i < kMmaOthers / 8; ++i) product[i] = {};
-#pragma unroll
-  for (int e = 0; e < kWide; e += 16) {
-    MmaA a;
-    load_matrices<false>(a.r, &own[first + lane % 16][e + lane / 16 * 8]);
-#pragma unroll
-    for (int other = 0; other < kMmaOthers; other += 16) {
-      unsigned b[4];
-      load_matrices<false>(b, &others[other + lane / 16 * 8 + lane % 8][e + lane / 8 % 2 * 8]);
-      mma(product[other / 8], a, {b[0], b[1]});
-      mma(product[other / 8 + 1], a, {b[2], b[3]});
-    }
-  }
-}
-
-// sum += weight * others. The weights of 16 others, as mma left them, are an operand as it wants it.
-template <int kWide>
-__device__ __forceinline__ void mma_add(const MmaPair& weight, const MmaRow<kWide>* others, MmaSum<kWide>& sum) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-#pragma unroll
-  for (int other = 0; other < kMmaOthers; other += 16) {
-    const MmaC &low = weight[other / 8], &high = weight[other / 8 + 1];
-    const MmaA a = {{pair_of(low.r[0], low.r[1]), pair_of(low.r[2], low.r[3]), pair_of(high.r[0], high.r[1]),
-                     pair_of(high.r[2], high.r[3])}};
-#pragma unroll
-    for (int e = 0; e < kWide; e += 16) {
-      unsigned b[4];
-      load_matrices<true>(b, &others[other + lane % 16][e + lane / 16 * 8]);
-      mma(sum[e / 8], a, {b[0], b[1]});
-      mma(sum[e / 8 + 1], a, {b[2], b[3]});
-    }
-  }
-}
 
 template <int kWide>
 __device__ __forceinline__ void clear_sum(MmaSum<kWide>& sum) {

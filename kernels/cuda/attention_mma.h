@@ -9,29 +9,22 @@
 #pragma once
 
 #include "kernels/cuda/attention_forward.h"
-#include "kernels/cuda/attention_tile.h"
-#include "kernels/cuda/copy.h"
-#include "kernels/cuda/mma.h"
+#include "kernels/cuda/attention_mma_tile.h"
 
 namespace llmops::cuda {
 
 constexpr int kMmaRows = 64, kMmaKeys = 64;
-constexpr int64_t kMmaHeadMax = 128;
-
-// Heads of whole 16 bytes. It must not hang on strides, which a cache and a fused projection have different.
-inline bool takes_mma(int64_t e) { return e % 8 == 0 && e <= kMmaHeadMax; }
 
 #if defined(__CUDACC__) || defined(LLMOPS_SIMT)
 
 template <int kWide>
 struct alignas(16) MmaTiles {
-  static constexpr int kPitch = kWide + 8;  // rows of ldmatrix and of a begin on different banks
-  bf16 q[kMmaRows][kPitch], k[kMmaKeys][kPitch], v[kMmaKeys][kPitch];
-  float a[kMmaRows][kPitch];  // of the chunks so far
+  MmaRow<kWide> q[kMmaRows], k[kMmaKeys], v[kMmaKeys];
+  float a[kMmaRows][kWide + 8];  // of the chunks so far; its rows, too, begin on different banks
   float l[kMmaRows];
 };
 
-// One warp's 16 rows of a chunk. A thread has rows g and g + 8 (half 0 and 1), columns 2t and 2t + 1 of every 8.
+// One warp's 16 rows of a chunk; of a thread's two rows, half 0 and 1.
 template <int kWide>
 struct MmaChunk {
   MmaC a[kWide / 8];
@@ -43,44 +36,6 @@ struct MmaChunk {
     for (int half = 0; half < 2; ++half) m[half] = kNone, l[half] = 0;
   }
 };
-
-// tile[row][x] = row_at(row)[x] for rows [begin, end) and x < e; zero elsewhere.
-template <int kWide, class RowAt>
-__device__ __forceinline__ void load_mma_tile(bf16 (*tile)[kWide + 8], const Forward<bf16>& a, int begin, int end,
-                                              RowAt row_at) {
-  constexpr int kVec = 8, kParts = kWide / kVec;
-  for (int i = static_cast<int>(threadIdx.x); i < kMmaKeys * kParts; i += kTileThreads) {
-    const int row = i / kParts, x = i % kParts * kVec;
-    const bool live = row >= begin && row < end && x < a.g.e;
-    const bf16* const from = live ? row_at(row) + x : a.q.data;
-    if (a.aligned) {
-      copy_async(&tile[row][x], from, live ? 16 : 0);
-    } else {
-      for (int j = 0; j < kVec; ++j) tile[row][x + j] = live ? from[j] : bf16{0};
-    }
-  }
-  copy_commit();
-}
-
-// s[i] = q . k for keys 8 i ... 8 i + 7 of the tile.
-template <int kWide>
-__device__ __forceinline__ void mma_scores(const MmaTiles<kWide>& s, MmaC (&score)[kMmaKeys / 8]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp_row = static_cast<int>(threadIdx.x) / kWarp * 16;
-#pragma unroll
-  for (int i = 0; i < kMmaKeys / 8; ++i) score[i] = {};
-#pragma unroll
-  for (int e = 0; e < kWide; e += 16) {
-    MmaA q;
-    load_matrices<false>(q.r, &s.q[warp_row + lane % 16][e + lane / 16 * 8]);
-#pragma unroll
-    for (int key = 0; key < kMmaKeys; key += 16) {
-      unsigned k[4];
-      load_matrices<false>(k, &s.k[key + lane / 16 * 8 + lane % 8][e + lane / 8 % 2 * 8]);
-      mma(score[key / 8], q, {k[0], k[1]});
-      mma(score[key / 8 + 1], q, {k[2], k[3]});
-    }
-  }
-}
 
 // Scores of the tile at `begin` to weights; m, l and a of the chunk follow the new maximum.
 template <int kWide>
@@ -120,30 +75,6 @@ __device__ __forceinline__ void mma_weigh(const Forward<bf16>& a, int64_t begin,
         x = exp(F32{x - base}).v;
         chunk.l[half] += x;
       }
-  }
-}
-
-__device__ __forceinline__ unsigned pair_of(float low, float high) {
-  return narrow<bf16>(low).bits | static_cast<unsigned>(narrow<bf16>(high).bits) << 16;
-}
-
-// a += weights * v. The weights of 16 keys, as mma left the scores, are an operand as it wants it.
-template <int kWide>
-__device__ __forceinline__ void mma_values(const MmaTiles<kWide>& s, const MmaC (&weight)[kMmaKeys / 8],
-                                           MmaChunk<kWide>& chunk) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-#pragma unroll
-  for (int key = 0; key < kMmaKeys; key += 16) {
-    const MmaC &low = weight[key / 8], &high = weight[key / 8 + 1];
-    const MmaA p = {{pair_of(low.r[0], low.r[1]), pair_of(low.r[2], low.r[3]), pair_of(high.r[0], high.r[1]),
-                     pair_of(high.r[2], high.r[3])}};
-#pragma unroll
-    for (int e = 0; e < kWide; e += 16) {
-      unsigned v[4];
-      load_matrices<true>(v, &s.v[key + lane % 16][e + lane / 16 * 8]);
-      mma(chunk.a[e / 8], p, {v[0], v[1]});
-      mma(chunk.a[e / 8 + 1], p, {v[2], v[3]});
-    }
   }
 }
 
@@ -212,12 +143,15 @@ __global__ void __launch_bounds__(kTileThreads, kWide > 64 ? kTileBlocks : kSpre
     seen[half] = row < p.rows() ? visible(p.seq, p.seq.q_pos + p.query_of(row), a.window) : Span{0, 0};
   }
   for (int i = static_cast<int>(threadIdx.x); i < kMmaRows * kWide; i += kTileThreads) s.a[i / kWide][i % kWide] = 0;
-  load_mma_tile<kWide>(s.q, a, 0, p.rows(), [&](int r) { return a.q.at(p.seq.q_begin + p.query_of(r), p.head_of(r)); });
+  copy_rows<kWide>(s.q, kMmaRows, a, 0, p.rows(),
+                   [&](int r) { return a.q.at(p.seq.q_begin + p.query_of(r), p.head_of(r)); });
+  copy_commit();
 
-  const auto load_keys = [&](bf16(*tile)[kWide + 8], const Heads<const bf16>& x, int64_t begin) {
+  const auto load_keys = [&](MmaRow<kWide>* tile, const Heads<const bf16>& x, int64_t begin) {
     const Span live = cut(keys, begin, begin + kMmaKeys);
-    load_mma_tile<kWide>(tile, a, static_cast<int>(live.lo - begin), static_cast<int>(live.hi - begin),
-                         [&](int key) { return x.at(p.seq.kv_row(begin + key - p.seq.kv_pos), p.kv_head); });
+    copy_rows<kWide>(tile, kMmaKeys, a, static_cast<int>(live.lo - begin), static_cast<int>(live.hi - begin),
+                     [&](int key) { return x.at(p.seq.kv_row(begin + key - p.seq.kv_pos), p.kv_head); });
+    copy_commit();
   };
   MmaChunk<kWide> chunk;
   chunk.clear();
@@ -229,13 +163,13 @@ __global__ void __launch_bounds__(kTileThreads, kWide > 64 ? kTileBlocks : kSpre
     __syncthreads();
     load_keys(s.v, a.v, begin);
     MmaC score[kMmaKeys / 8];
-    mma_scores(s, score);
+    mma_dots<kWide>(s.q, s.k, score);
     mma_weigh(a, begin, seen, score, chunk);
     copy_wait<0>();
     __syncthreads();
     const int64_t next = begin + kMmaKeys;
     if (next < keys.hi) load_keys(s.k, a.k, next);
-    mma_values(s, score, chunk);
+    mma_add<kWide>(score, s.v, chunk.a);
     if (next >= keys.hi || next % kChunk == 0) end_mma_chunk<kWide, kSpread>(a, p, chunk_of(begin), chunk, m, l, s);
   }
   if (kSpread) return;
