@@ -1,8 +1,11 @@
 #include "ckpt/source.h"
 
+#include <fmt/format.h>
+
 #include "base/io.h"
 #include "ckpt/checkpoint.h"
 #include "ckpt/steps.h"
+#include "ckpt/verify.h"
 
 namespace llmops {
 
@@ -11,7 +14,13 @@ Result<WeightsFolder> find_weights(const std::string& path, Pool& pool) {
   while (found.path.size() > 1 && found.path.back() == '/') found.path.pop_back();
   LLMOPS_ASSIGN(const Dir dir, Dir::open(path));
   found.is_step = dir.exists("manifest.json");
-  if (found.is_step || dir.exists("config.json")) return found;
+  if (found.is_step) {
+    LLMOPS_ASSIGN(const VerifyReport report, verify(found.path, pool));
+    if (report.findings.empty()) return found;
+    const Finding& first = report.findings.front();
+    return invalid_error(fmt::format("{}/{}: {}; llmops ckpt verify says all that is wrong", found.path, first.file, first.what));
+  }
+  if (dir.exists("config.json")) return found;
   LLMOPS_ASSIGN(const std::vector<StepDir> steps, list_steps(found.path));
   if (steps.empty())
     return invalid_error(path +

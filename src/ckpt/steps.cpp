@@ -113,9 +113,10 @@ Status remove_leftovers(const Dir& run_dir) {
   return {};
 }
 
-Status prune_steps(const Dir& run_dir, int64_t keep) {
+Status prune_steps(const Dir& run_dir, int64_t newest, int64_t keep) {
   if (keep <= 0) return {};
-  LLMOPS_ASSIGN(const std::vector<StepDir> steps, list_steps(run_dir.path()));
+  LLMOPS_ASSIGN(std::vector<StepDir> steps, list_steps(run_dir.path()));
+  std::erase_if(steps, [&](const StepDir& step) { return step.step > newest; });
   for (int64_t i = 0; i + keep < static_cast<int64_t>(steps.size()); ++i)
     LLMOPS_TRY(run_dir.remove_tree(steps[i].path.substr(run_dir.path().size() + 1)));
   return {};

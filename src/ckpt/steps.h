@@ -47,7 +47,8 @@ class RunLock {
 
 // Unfinished saves (.step-*.tmp). Only the holder of the lock may call it.
 Status remove_leftovers(const Dir& run_dir);
-// Removes the oldest steps so that `keep` remain (0: all stay); the newest is never removed.
-Status prune_steps(const Dir& run_dir, int64_t keep);
+// Of the steps up to `newest`, which is whole, removes the oldest so that `keep` remain (0: all stay). Later ones are
+// those that a resume went back behind: they count for nothing.
+Status prune_steps(const Dir& run_dir, int64_t newest, int64_t keep);
 
 }  // namespace llmops

@@ -260,7 +260,7 @@ TEST_CASE("a process killed while saving always leaves a valid newest step") {
         ShardSaver saver(run.path());
         RankState state(config, 0, 1, static_cast<int>(step));
         if (!saver.start(state.request(step)).ok() || !saver.wait()->status.ok()) ::_exit(1);
-        if (!prune_steps(*Dir::open(run.path()), 2).ok()) ::_exit(1);
+        if (!prune_steps(*Dir::open(run.path()), step, 2).ok()) ::_exit(1);
       }
     }
     // Within the first save or, every other time, after it: the machine may be too slow for two saves in the time to wait.
@@ -340,11 +340,12 @@ TEST_CASE("old steps go, the newest stays; unfinished saves are removed") {
   const auto dir = Dir::open(run.path());
   REQUIRE(remove_leftovers(*dir).ok());
   CHECK_FALSE(std::filesystem::exists(run.path(".step-00000005.tmp")));
-  REQUIRE(prune_steps(*dir, 0).ok());
+  REQUIRE(prune_steps(*dir, 4, 0).ok());
   CHECK(list_steps(run.path())->size() == 4);
-  REQUIRE(prune_steps(*dir, 2).ok());
-  CHECK(list_steps(run.path())->size() == 2);
-  REQUIRE(prune_steps(*dir, 1).ok());
+  REQUIRE(prune_steps(*dir, 3, 2).ok());  // 4 is one that a resume went back behind
+  CHECK(list_steps(run.path())->size() == 3);
+  CHECK(std::filesystem::exists(run.path(step_name(2))));
+  REQUIRE(prune_steps(*dir, 4, 1).ok());
   CHECK(newest_step_of(run.path()) == 4);
   CHECK(*newest_step(run.path()) == run.path(step_name(4)));
   CHECK(*newest_step(run.path(step_name(4))) == run.path(step_name(4)));
