@@ -201,11 +201,12 @@ Status write_run_file(const Context& context, const std::string& dir, int world)
 }
 
 // The parent of several ranks: reads the data once and leaves the rest to them.
-Status run_parent(const Corpus& corpus, const TrainOptions& t, int world, Context& context) {
+Status run_parent(const Options& o, const Corpus& corpus, const TrainOptions& t, int world, Context& context) {
   const int fd = memfd_create("llmops-corpus", 0);
   if (fd < 0) return errno_status("corpus", "make a memory file", errno);
   LLMOPS_TRY(corpus.save_to(fd));
   RunOptions options;
+  options.grace_s = std::min(options.grace_s, o.deadline_s);  // a rank that is alive hears of it within a collective
   options.env = {fmt::format("{}={}", kCorpusFd, fd), fmt::format("{}={}", kResumeFrom, t.resume_from),
                  fmt::format("{}={}", kInitFrom, t.init_from)};
   LLMOPS_ASSIGN(const int code, run_ranks(world, own_arguments(), options));
@@ -291,7 +292,7 @@ Status run(Options& o, Context& context) {
   for (const std::string& note : prepared.notes) warn("train: skipped " + note);
   if (!t.out.empty()) LLMOPS_TRY(write_run_file(context, t.out, launch.world));
   t.resume_from = prepared.resume_from;
-  if (launch.role == Launch::Role::parent) return run_parent(corpus, t, launch.world, context);
+  if (launch.role == Launch::Role::parent) return run_parent(o, corpus, t, launch.world, context);
   return run_rank(o, std::move(t), corpus, launch, choice, context);
 }
 

@@ -52,6 +52,8 @@ class Run {
     if (status.ok() || status.code() == Code::interrupted) {
       if (Status saved = finish_save(); !saved.ok()) status = saved;
     }
+    // Where the records go has failed, and the run was saved for that.
+    if (status.ok() && !report_status_.ok()) status = with_last_checkpoint(report_status_);
     summary_.wall_s = monotonic_s() - start_s;
     summarize();
     if (status.ok() || agreed_) leave_together();
@@ -132,6 +134,7 @@ class Run {
     flags[static_cast<size_t>(Flag::cancel_signal)] = cancel_signal();
     flags[static_cast<size_t>(Flag::time_up)] = o_.max_time_s > 0 && monotonic_s() - o_.start_s > o_.max_time_s;
     flags[static_cast<size_t>(Flag::save_failed)] = !save_status_.ok();
+    flags[static_cast<size_t>(Flag::report_failed)] = !report_status_.ok();
     return flags;
   }
 
@@ -148,13 +151,14 @@ class Run {
       samples_ += o_.batch;
       StepRecord record = record_of(result, lr, monotonic_s() - start_s, data_s);
       const bool stop = result.flags[static_cast<size_t>(Flag::cancel_signal)] > 0 ||
-                        result.flags[static_cast<size_t>(Flag::time_up)] > 0;
+                        result.flags[static_cast<size_t>(Flag::time_up)] > 0 ||
+                        result.flags[static_cast<size_t>(Flag::report_failed)] > 0;
       const bool failed = result.flags[static_cast<size_t>(Flag::save_failed)] > 0;
       const bool last = step_ == o_.steps;
       if (!failed && ((o_.val_every > 0 && step_ % o_.val_every == 0) || last)) LLMOPS_TRY(validate(&record));
       if (!failed && !o_.out.empty() && (last || stop || (o_.save_every > 0 && step_ % o_.save_every == 0)))
         LLMOPS_TRY(save(&record));
-      if (root()) LLMOPS_TRY(report(record));
+      if (root() && report_status_.ok()) report_status_ = report(record);
       if (failed) return save_failure();
       if (stop && !last) return stopped(result);
     }
@@ -259,7 +263,7 @@ class Run {
     if (!root()) return;
     if (o_.keep > 0)
       if (auto dir = Dir::open(o_.out); dir.ok())
-        if (Status pruned = prune_steps(*dir, o_.keep); !pruned.ok()) warn(pruned.message());
+        if (Status pruned = prune_steps(*dir, done.step, o_.keep); !pruned.ok()) warn(pruned.message());
     observer_.on_save(done);
   }
 
@@ -293,14 +297,15 @@ class Run {
   }
 
   // A device or a peer is gone, and with it what was done since.
-  Status with_last_checkpoint(const Status& status) const {
+  Status with_last_checkpoint(const Status& status) {
     if (!root() || o_.out.empty()) return status;
     return {status.code(), status.message() + "; " + last_good_step()};
   }
-  // A step that is there is whole: it was renamed when it was.
-  std::string last_good_step() const {
-    const auto steps = list_steps(o_.out);
-    return steps.ok() && !steps->empty() ? "the last good step is " + steps->back().path : "no step was saved before";
+  // Not what lies in the folder: that may be damaged, as the resume that went back behind it has said.
+  std::string last_good_step() {
+    collect_save();
+    return summary_.last_checkpoint.empty() ? "no step was saved before"
+                                            : "the last good step is " + summary_.last_checkpoint;
   }
 
   // All ranks come here together; of those whose shard failed, the first says why.
@@ -334,6 +339,7 @@ class Run {
 
   Status stopped(const StepResult& result) {
     agreed_ = true;
+    if (result.flags[static_cast<size_t>(Flag::report_failed)] > 0) return {};  // rank 0 says it when the step is saved
     const int signal = static_cast<int>(result.flags[static_cast<size_t>(Flag::cancel_signal)]);
     const std::string why = signal ? fmt::format("signal {}", signal) : "the time limit";
     if (o_.out.empty())
@@ -371,6 +377,7 @@ class Run {
   Buffer vote_;
   HostSide host_vote_;
   Status save_status_;   // of my shard: the first failure
+  Status report_status_;  // rank 0: of stdout and of what is written beside the steps
   bool agreed_ = false;  // the run ends early and every rank knows it
   SampleOrder order_;
   std::optional<MetricsFile> metrics_;

@@ -25,7 +25,7 @@ struct AdamwOptions {
 };
 
 // What every rank tells the others with the scalars of a step; the largest value of any rank counts.
-enum class Flag : uint8_t { cancel_signal, time_up, save_failed, save_busy, kCount };
+enum class Flag : uint8_t { cancel_signal, time_up, save_failed, report_failed, kCount };
 using Flags = std::array<double, static_cast<size_t>(Flag::kCount)>;
 
 struct StepResult {

@@ -247,6 +247,61 @@ TEST_CASE("keep leaves the newest steps; an empty folder starts at 0") {
   CHECK(work.dir.read("run/latest") == "step-00000010\n");
 }
 
+TEST_CASE("keep counts no step that the resume went back behind") {
+  Work work;
+  REQUIRE(work.train({"--steps", "6", "--save-every", "2", "--out", "run"}).code == 0);
+  std::string manifest = work.dir.read("run/step-00000006/manifest.json");
+  manifest[manifest.size() / 2] ^= 1;
+  work.dir.write("run/step-00000006/manifest.json", manifest);
+  std::filesystem::create_directory(work.dir / "run/step-00000099");
+  const RunResult run = work.train({"--steps", "5", "--keep", "1", "--out", "run", "--resume", "auto"});
+  REQUIRE_MESSAGE(run.code == 0, run.err);
+  CHECK(work.llmops({"ckpt", "verify", "run/step-00000005"}).code == 0);
+  CHECK(!std::filesystem::exists(work.dir / "run/step-00000004"));
+  CHECK(work.llmops({"infer", "run", "--ckpt", "run", "--prompt", "the", "--max-tokens", "2"}).code == 0);
+}
+
+TEST_CASE("a damaged step that is given by its name is refused, to start from and to infer with") {
+  Work work;
+  REQUIRE(work.train({"--steps", "2", "--out", "run"}).code == 0);
+  const std::string name = "run/step-00000002", file = name + "/shard-00000.safetensors";
+  std::string shard = work.dir.read(file);
+  shard[shard.size() / 2] ^= 1;
+  work.dir.write(file, shard);
+  const RunResult infer = work.llmops({"infer", "run", "--ckpt", name, "--prompt", "the", "--max-tokens", "2"});
+  const RunResult train = work.train({"--steps", "2", "--init-from", name});
+  for (const RunResult& run : {infer, train}) {
+    CHECK(run.code == 3);
+    CHECK(run.out.empty());
+    CHECK_MESSAGE(run.err.find(file) != std::string::npos, run.err);
+  }
+}
+
+// Nothing is learned at a rate of 0, and what a new model says of every character is nearly the same.
+TEST_CASE("the validation loss is a mean over the tokens of its windows") {
+  Work work;
+  for (const char* ranks : {"1", "2"}) {
+    const RunResult run = work.train({"--steps", "1", "--lr", "0", "--val-windows", "3", "--ranks", ranks});
+    REQUIRE_MESSAGE(run.code == 0, run.err);
+    const Json step = steps_of(run.out).front();
+    CHECK(std::fabs(step.find("val_loss")->as_double() / step.find("loss")->as_double() - 1) < 0.05);
+  }
+}
+
+TEST_CASE("a full standard output ends the run at the next step, which is saved and named") {
+  Work work;
+  for (const char* ranks : {"1", "2"}) {
+    const std::string out = std::string("full") + ranks;
+    work.options.to = Stdout::full_disk;
+    const RunResult run = work.train({"--steps", "50", "--ranks", ranks, "--out", out});
+    work.options.to = Stdout::capture;
+    CHECK(run.code == 4);
+    CHECK_MESSAGE(run.err.find("standard output: cannot write") != std::string::npos, run.err);
+    CHECK_MESSAGE(run.err.find("the last good step is " + out + "/step-00000002") != std::string::npos, run.err);
+    CHECK(work.llmops({"ckpt", "verify", out}).code == 0);
+  }
+}
+
 TEST_CASE("metrics.jsonl holds every step once, across a resume; run.toml repeats the run") {
   Work work;
   const RunResult first = work.train({"--steps", "4", "--out", "run", "--lr-schedule", "constant", "--warmup", "0"});
