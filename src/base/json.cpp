@@ -80,7 +80,10 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     if (bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
     const size_t colon = what.find(": ");
     if (what.starts_with("parse error at line") && colon != std::string_view::npos) what.remove_prefix(colon + 2);
-    status_ = error_at(text_, position, what);
+    // The token that was being read, which may be the rest of the file, ends it: "...; last read: 'TOKEN'".
+    constexpr size_t kShown = 160;
+    const std::string cut = what.size() > kShown ? std::string(what.substr(0, kShown)) + "..." : std::string(what);
+    status_ = error_at(text_, position, cut);
     return false;
   }
 

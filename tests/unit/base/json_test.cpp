@@ -155,3 +155,10 @@ TEST_CASE("building and indenting") {
   CHECK(json.dump(0) == "{\n\"name\": 2.5,\n\"list\": [\n1,\nnull\n],\n\"empty\": {}\n}");
   CHECK(Json(uint64_t{UINT64_MAX}).dump() == "18446744073709551615");
 }
+
+TEST_CASE("json: a message does not repeat a long token") {
+  const auto cut = json_parse("{\"text\": \"" + std::string(1 << 20, 'a'));
+  REQUIRE(!cut.ok());
+  CHECK(cut.status().message().size() < 300);
+  CHECK(cut.status().message().starts_with("1:"));
+}
