@@ -105,6 +105,7 @@ Status read_openai(const Json& json, Request* request) {
     return invalid_error(fmt::format(
         "url is {}, this release answers \"/v1/completions\" (chat needs a chat template, which it does not run)",
         url ? escape_control(url->dump()) : "missing"));
+  if (!body || !body->is_object()) return invalid_error("body is missing; expected an object with a prompt");
   return read_body(*body, request);
 }
 
@@ -119,7 +120,9 @@ Request read_request(const Record& record, const Options& options, int64_t index
   if (!request.status.ok()) return request;
   // A draw's key is the seed alone when a request gives one, else it differs from line to line.
   request.sampling.seed = options.sampling.seed + static_cast<uint64_t>(index);
-  request.status = record.json.find("body") ? read_openai(record.json, &request) : read_body(record.json, &request);
+  const bool is_batch_line =
+      record.json.find("body") || record.json.find("custom_id") || record.json.find("method") || record.json.find("url");
+  request.status = is_batch_line ? read_openai(record.json, &request) : read_body(record.json, &request);
   return request;
 }
 

@@ -68,7 +68,8 @@ TEST_CASE("json is one document at any verbosity; a bad line is answered and cou
   work.options.stdin_text =
       "{\"prompt\": \"a\"}\nnot json\n{\"prompt\": \"a\", \"best\": 3}\n"
       "{\"custom_id\": \"x\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": [1, 2, 3], "
-      "\"max_tokens\": 2}}\n";
+      "\"max_tokens\": 2}}\n"
+      "{\"custom_id\": \"y\", \"method\": \"POST\", \"url\": \"/v1/completions\"}\n";
   const RunResult batch = work.infer({"--input", "-"});
   CHECK(batch.code == 1);
   std::vector<Json> lines;
@@ -77,13 +78,15 @@ TEST_CASE("json is one document at any verbosity; a bad line is answered and cou
     REQUIRE(line.ok());
     lines.push_back(line.take());
   }
-  REQUIRE(lines.size() >= 4);
+  REQUIRE(lines.size() == 5);
   CHECK(lines[0].find("text"));
   CHECK(lines[1].find("error"));
   CHECK(lines[2].find("error")->as_string().find("best") != std::string::npos);
   CHECK(lines[3].find("custom_id")->as_string() == "x");
   CHECK(lines[3].find("response")->find("status_code")->as_int() == 200);
   CHECK(lines[3].find("response")->find("body")->find("usage")->find("completion_tokens")->as_int() == 2);
+  CHECK(lines[4].find("custom_id")->as_string() == "y");
+  CHECK(lines[4].find("response")->find("status_code")->as_int() == 400);
 }
 
 TEST_CASE("infer: bad input") {
