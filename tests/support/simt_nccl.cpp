@@ -285,7 +285,10 @@ Code ncclGetVersion(int* version) {
 
 Code ncclGetUniqueId(UniqueId* id) {
   static std::atomic<int> count = 0;
-  std::snprintf(id->bytes, sizeof id->bytes, "/tmp/llmops-simt-nccl-%d-%d", int(getpid()), ++count);
+  // A process that was killed leaves its file behind, and another one gets its number: the time tells them apart.
+  const int64_t now = std::chrono::system_clock::now().time_since_epoch().count();
+  std::snprintf(id->bytes, sizeof id->bytes, "/tmp/llmops-simt-nccl-%d-%d-%lld", int(getpid()), ++count,
+                static_cast<long long>(now));
   return Code::success;
 }
 
