@@ -1,4 +1,6 @@
 // llmops completion: a script that teaches a shell the commands, options and values.
+#include <algorithm>
+
 #include "cmds/command.h"
 #include "cmds/documents.h"
 
@@ -14,9 +16,12 @@ const std::vector<std::string> kShells = {"bash", "zsh", "fish"};
 void declare(Options& o, OptionTable& t) { t.argument("SHELL", &o.shell, "the shell").choices = kShells; }
 
 Status run(Options& o, Context& context) {
-  for (const std::string& shell : kShells)
-    if (o.shell == shell) return context.out.write(completion_script(shell));
-  return not_a_choice(o.shell, kShells).in("SHELL");
+  if (std::find(kShells.begin(), kShells.end(), o.shell) == kShells.end())
+    return not_a_choice(o.shell, kShells).in("SHELL");
+  const std::string script = completion_script(o.shell);
+  if (context.format != Format::json && context.format != Format::jsonl) return context.out.write(script);
+  const Json json = Json::Object{{"shell", o.shell}, {"script", script}};
+  return context.out.write(json.dump(context.format == Format::json ? 2 : -1) + "\n");
 }
 
 }  // namespace

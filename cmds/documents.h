@@ -14,6 +14,7 @@ std::string overview_text();                    // `llmops --help`
 std::string noun_text(std::string_view noun);   // `llmops ckpt --help`
 std::string help_text(const Command& command);  // `llmops train --help`
 Json help_json(const Command& command);         // the same as data
+Json commands_json(std::string_view noun);      // names and summaries of all commands, or of a noun's
 
 std::string man_page_name(std::string_view command);  // "llmops-ckpt-verify.1"; "llmops.1" for ""
 std::string man_page(const Command& command);

@@ -123,6 +123,16 @@ std::string help_text(const Command& command) {
   return out;
 }
 
+Json commands_json(std::string_view noun) {
+  Json all = Json::Array();
+  for (const Command& command : commands()) {
+    const std::string_view name = command.text.name;
+    if (noun.empty() || name.starts_with(std::string(noun) + " "))
+      all.push_back(Json::Object{{"name", command.text.name}, {"summary", command.text.summary}});
+  }
+  return Json::Object{{"commands", std::move(all)}};
+}
+
 Json help_json(const Command& command) {
   constexpr std::string_view kTypes[] = {"flag",     "count", "integer", "real",   "bytes",
                                          "duration", "text",  "path",    "choice", "list"};

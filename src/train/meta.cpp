@@ -21,6 +21,10 @@ Json lr_json(const LrSchedule& schedule) {
 
 std::string shown(const Json* value) { return value ? escape_control(value->dump()) : "not saved"; }
 
+void tell_change(const std::string& what, const Json* was, const Json* now) {
+  if (shown(was) != shown(now)) warn(fmt::format("train: {} was {}, is now {}", what, shown(was), shown(now)));
+}
+
 }  // namespace
 
 Json checkpoint_meta(const TrainOptions& o, const Corpus& corpus, int shards, int64_t step) {
@@ -63,9 +67,11 @@ Status check_resume(const Checkpoint& checkpoint, const TrainOptions& o, const C
     if (shown(was->find(key)) != shown(now.find(key)))
       return usage_error(fmt::format("{}: {} was {}, is now {}; a resumed run keeps it", o.resume_from, key,
                                      shown(was->find(key)), shown(now.find(key))));
-  for (const char* key : {"dtype", "shards", "lr_schedule"})
-    if (tell && shown(was->find(key)) != shown(now.find(key)))
-      warn(fmt::format("train: {} was {}, is now {}", key, shown(was->find(key)), shown(now.find(key))));
+  if (!tell) return {};
+  for (const char* key : {"dtype", "shards"}) tell_change(key, was->find(key), now.find(key));
+  const Json* before = was->find("lr_schedule");
+  for (const auto& [key, value] : now.find("lr_schedule")->as_object())
+    tell_change("lr_schedule." + key, before ? before->find(key) : nullptr, &value);
   return {};
 }
 

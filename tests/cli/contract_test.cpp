@@ -54,6 +54,24 @@ Json table_of(const std::string& name) {
 
 }  // namespace
 
+TEST_CASE("help and completion: --format json is one document") {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"help"}, {"help", "ckpt"}, {"completion", "bash"}}) {
+    const RunResult run = llmops_run(with(words, {"--format", "json"}));
+    const auto json = json_parse(run.out);
+    REQUIRE_MESSAGE(json.ok(), run.out);
+    if (words[0] == "completion") {
+      CHECK(json->find("script")->as_string() == llmops_run(words).out);
+      continue;
+    }
+    CHECK(json->find("commands")->as_array().size() > 1);
+    for (const Json& command : json->find("commands")->as_array()) {
+      const std::string name = command.find("name")->as_string();
+      CHECK(llmops_run(with({"help"}, split(name))).code == 0);
+      CHECK((words.size() == 1 || name.starts_with(words[1] + " ")));
+    }
+  }
+}
+
 TEST_CASE("help: asked for on stdout with 0, not asked for on stderr with 2, never blocked by other words") {
   const RunResult bare = llmops_run({}), asked = llmops_run({"--help"});
   CHECK(bare.code == 2);

@@ -15,7 +15,7 @@ dpkg-deb -x "$deb" "$root"
 
 [ "$("$root/usr/bin/llmops" --version)" = "$version" ] || fail "the packaged binary is not '$version'"
 for file in man/man1/llmops.1 man/man1/llmops-train.1 bash-completion/completions/llmops zsh/vendor-completions/_llmops \
-            fish/vendor_completions.d/llmops.fish doc/llmops/README.md doc/llmops/LICENSE doc/llmops/CHANGELOG.md; do
+            fish/vendor_completions.d/llmops.fish doc/llmops/README.md doc/llmops/copyright doc/llmops/CHANGELOG.md; do
   [ -s "$root/usr/share/$file" ] || fail "no /usr/share/$file"
 done
 bash -n "$root/usr/share/bash-completion/completions/llmops" || fail "bash does not read its completions"
