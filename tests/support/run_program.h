@@ -63,6 +63,7 @@ struct RunOptions {
   Stdout to = Stdout::capture;
   double timeout_s = 120;     // then SIGKILL
   double signal_after_s = 0;  // > 0: send `signal` then
+  std::string signal_at;      // a path in `dir`: send it when this is there
   int signal = SIGTERM;
 };
 
@@ -99,13 +100,16 @@ inline int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) 
 // Feeds and drains the child's pipes until both outputs end or the time is over. Any descriptor may be -1.
 inline void talk(pid_t child, int in, std::string_view text, int out, std::string* out_text, int err,
                  std::string* err_text, const RunOptions& options, double start_s) {
-  bool is_signalled = options.signal_after_s <= 0;
+  bool is_signalled = options.signal_after_s <= 0 && options.signal_at.empty();
+  const std::string signal_at = options.dir + "/" + options.signal_at;
   while (out >= 0 || err >= 0) {
     if (in >= 0 && text.empty()) close(std::exchange(in, -1));
     pollfd fds[3] = {{in, POLLOUT, 0}, {out, POLLIN, 0}, {err, POLLIN, 0}};
     poll(fds, 3, 20);
     const double elapsed_s = now_s() - start_s;
-    if (!is_signalled && elapsed_s > options.signal_after_s) is_signalled = true, kill(child, options.signal);
+    if (!is_signalled && (options.signal_at.empty() ? elapsed_s > options.signal_after_s
+                                                    : access(signal_at.c_str(), F_OK) == 0))
+      is_signalled = true, kill(child, options.signal);
     if (elapsed_s > options.timeout_s) kill(child, SIGKILL);
     if (in >= 0 && fds[0].revents != 0) {
       const ssize_t written = write(in, text.data(), text.size());

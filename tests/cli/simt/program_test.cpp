@@ -77,11 +77,11 @@ TEST_CASE("two ranks, stopped by SIGTERM and resumed, end with the files of the 
   const std::vector<std::string> run = {"--steps", "12", "--ranks", "2", "--save-every", "5"};
   const RunResult whole = work.train(into("whole", run, false));
   REQUIRE_MESSAGE(whole.code == 0, whole.err);
-  work.options.signal_after_s = 0.5 * whole.wall_s;
+  work.options.signal_at = "stopped/step-00000005";
   work.order("reverse");
   const RunResult stopped = work.train(into("stopped", run, false));
   REQUIRE_MESSAGE(stopped.code == 75, stopped.err);
-  work.options.signal_after_s = 0;
+  work.options.signal_at = "";
   work.order("12");
   const RunResult more = work.train(into("stopped", run, true));
   REQUIRE_MESSAGE(more.code == 0, more.err);
