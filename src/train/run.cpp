@@ -299,11 +299,17 @@ class Run {
   // A device or a peer is gone, and with it what was done since.
   Status with_last_checkpoint(const Status& status) {
     if (!root() || o_.out.empty()) return status;
+    end_save();
     return {status.code(), status.message() + "; " + last_good_step()};
   }
+  // A save in progress is given up, unless it is being committed.
+  void end_save() {
+    if (!saver_) return;
+    saver_->cancel();
+    while (auto done = saver_->wait()) take(*done);
+  }
   // Not what lies in the folder: that may be damaged, as the resume that went back behind it has said.
-  std::string last_good_step() {
-    collect_save();
+  std::string last_good_step() const {
     return summary_.last_checkpoint.empty() ? "no step was saved before"
                                             : "the last good step is " + summary_.last_checkpoint;
   }
@@ -312,8 +318,7 @@ class Run {
   Status save_failure() {
     agreed_ = true;
     const Status mine = save_status_;
-    saver_->cancel();
-    while (auto done = saver_->wait()) take(*done);
+    end_save();
     const bool failed = !mine.ok() && !mine.message().empty();
     LLMOPS_ASSIGN(const double speaks, highest(failed ? -comm_.rank() : -comm_.world()));  // nobody writes any more
     if (root())

@@ -56,6 +56,8 @@ uint64_t problem_of(const DescData& desc, const LayoutData& a, const LayoutData&
   return hash;
 }
 
+bool aligned(const void* data, uint64_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
+
 // Shapes that fit together, and types and epilogues that exist together.
 Code check(const DescData& desc, const LayoutData& a, const LayoutData& b, const LayoutData& c, const LayoutData& d) {
   const uint64_t m = desc.trans_a ? a.columns : a.rows, k = desc.trans_a ? a.rows : a.columns;
@@ -70,11 +72,9 @@ Code check(const DescData& desc, const LayoutData& a, const LayoutData& b, const
   const bool bias = desc.epilogue & epilogue::bias, aux = desc.epilogue & epilogue::aux;
   if ((bias || aux) && a.type != d.type) return Code::not_supported;  // theirs would be that of D, ours is that of A
   if (bias && desc.bias == nullptr) return Code::invalid_value;
-  if (aux && (desc.aux == nullptr || desc.aux_ld % 8 != 0 || desc.aux_ld < int64_t(m))) return Code::invalid_value;
+  if (aux && (desc.aux == nullptr || !aligned(desc.aux, 16) || desc.aux_ld % 8 != 0 || desc.aux_ld < int64_t(m))) return Code::invalid_value;
   return Code::success;
 }
-
-bool aligned(const void* data, uint64_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
 
 double get(const void* data, Type type, int64_t i) {
   return type == Type::f32 ? static_cast<const float*>(data)[i] : to_f32(static_cast<const bf16*>(data)[i]);

@@ -274,9 +274,15 @@ Code call(Comm comm, void* stream, Op op) {
 
 using Kind = Op::Kind;
 
+std::atomic<int> open_comms = 0;
+
 }  // namespace
 
+
 extern "C" {
+
+// For tests: communicators of this process that were neither destroyed nor aborted.
+int simt_nccl_open() { return open_comms; }
 
 Code ncclGetVersion(int* version) {
   const char* const text = std::getenv("LLMOPS_SIMT_NCCL_VERSION");
@@ -295,6 +301,7 @@ Code ncclGetUniqueId(UniqueId* id) {
 Code ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Config* config) {
   if (config->size != sizeof(Config) || config->magic != Config().magic || config->blocking != 0 || rank >= ranks)
     return Code::invalid_argument;
+  ++open_comms;
   *comm = new CommHandle;
   (*comm)->rank = rank;
   (*comm)->ranks = ranks;
@@ -324,12 +331,14 @@ Code ncclCommDestroy(Comm comm) {
   }
   comm->end();
   delete comm;
+  --open_comms;
   return Code::success;
 }
 // Its work is dropped; peers are told nothing. The handle stays: calls on streams look at it.
 Code ncclCommAbort(Comm comm) {
   static auto* const kept = new std::vector<Comm>;
   kept->push_back(comm);
+  --open_comms;
   comm->aborted = true;
   if (comm->segment != nullptr) comm->segment->abort("aborted");
   comm->end();

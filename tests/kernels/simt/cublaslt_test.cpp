@@ -201,6 +201,23 @@ TEST_CASE("cublaslt: what is promised of the residual's and of out's alignment i
   }
 }
 
+TEST_CASE("cublaslt: an aux off 16 bytes is for our own kernel") {
+  auto device = open_cuda_device();
+  REQUIRE(device->use_fast_matmul().ok());
+  const Buffer memory = device->alloc(1 << 16, Category::transient).take();
+  for (const int64_t off : {0, 4}) {
+    const int64_t before = simt::cublaslt_calls().products;
+    MatmulArgs args = {.a = memory.view(DType::f32, {8, 8}),
+                       .b = {memory.view(DType::f32, {8, 16}, 4096)},
+                       .out = memory.view(DType::f32, {8, 16}, 8192)};
+    args.act = Activation::gelu_tanh;
+    args.aux = memory.view(DType::f32, {8, 16}, 16384 + off);
+    CHECK(matmul(device->compute(), args).ok());
+    CHECK(device->compute().sync().message() == "");
+    CHECK((simt::cublaslt_calls().products > before) == (off == 0));
+  }
+}
+
 TEST_CASE("cublaslt: a device takes our own kernel until it is asked not to") {
   auto device = open_cuda_device();
   CHECK_FALSE(device->fast_matmul());

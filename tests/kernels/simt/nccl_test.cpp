@@ -1,4 +1,5 @@
 // NcclCommunicator on emulated devices: each rank is a process with a device of its own, NCCL is tests/support/simt_nccl.cpp.
+#include <dlfcn.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -43,6 +44,13 @@ std::string run_rank(const std::shared_ptr<Segment>& segment, int rank, const Bo
   return status.message();
 }
 
+// Of this process, as the library counts them.
+int open_communicators() {
+  void* const library = dlopen(nccl::kLibrary, RTLD_NOW | RTLD_NOLOAD);
+  const auto count = library ? reinterpret_cast<int (*)()>(dlsym(library, "simt_nccl_open")) : nullptr;
+  return count ? count() : -1;
+}
+
 // What each rank says. A rank that dies says so.
 std::vector<std::string> on_ranks(int world, const Body& body, simt::Schedule schedule = {}, const char* inject = nullptr) {
   auto segment = create_group(world).take();
@@ -57,6 +65,7 @@ std::vector<std::string> on_ranks(int world, const Body& body, simt::Schedule sc
       std::string said;
       try {
         said = run_rank(segment, rank, body);
+        if (open_communicators() != 0) said += " (a communicator is left, and with it its kernels)";
       } catch (const std::exception& error) {  // it must not get back to the runner of tests, which is the parent's
         said = error.what();
       }
@@ -81,6 +90,7 @@ std::vector<std::string> on_ranks(int world, const Body& body, simt::Schedule sc
     int status = 0;
     waitpid(pid, &status, 0);
     if (status != 0) text += fmt::format(" (ended with wait status {})", status);
+    CHECK_MESSAGE(text.find("a communicator is left") == std::string::npos, text);
     said.push_back(text);
   }
   return said;
