@@ -24,6 +24,9 @@ struct Context {
   bool saved = false;
 
   bool format_given() const { return options.given("format"); }
+  // For commands whose data is one document: its form with --format json or jsonl.
+  bool wants_json() const { return format == Format::json || format == Format::jsonl; }
+  Status print(const Json& json) { return out.write(json.dump(format == Format::json ? 2 : -1) + "\n"); }
   Status print(const Report& report) { return ReportWriter(out, format, colour).write(report); }
 };
 

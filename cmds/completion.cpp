@@ -19,9 +19,8 @@ Status run(Options& o, Context& context) {
   if (std::find(kShells.begin(), kShells.end(), o.shell) == kShells.end())
     return not_a_choice(o.shell, kShells).in("SHELL");
   const std::string script = completion_script(o.shell);
-  if (context.format != Format::json && context.format != Format::jsonl) return context.out.write(script);
-  const Json json = Json::Object{{"shell", o.shell}, {"script", script}};
-  return context.out.write(json.dump(context.format == Format::json ? 2 : -1) + "\n");
+  if (context.wants_json()) return context.print(Json(Json::Object{{"shell", o.shell}, {"script", script}}));
+  return context.out.write(script);
 }
 
 }  // namespace

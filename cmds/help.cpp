@@ -30,13 +30,9 @@ Status run(Options& o, Context& context) {
   if (!o.man_dir.empty()) return write_pages(o.man_dir);
   std::string name;
   for (const std::string& word : o.words) name += (name.empty() ? "" : " ") + word;
-  const bool as_json = context.format == Format::json || context.format == Format::jsonl;
-  const auto write_json = [&](const Json& json) {
-    return context.out.write(json.dump(context.format == Format::json ? 2 : -1) + "\n");
-  };
   const Command* command = find_command(name);
   const bool is_list = name.empty() || (command == nullptr && o.words.size() == 1 && is_noun(name));
-  if (is_list && as_json && !o.man) return write_json(commands_json(name));
+  if (is_list && context.wants_json() && !o.man) return context.print(commands_json(name));
   if (name.empty()) return context.out.write(o.man ? man_overview() : overview_text());
   if (is_list) return context.out.write(noun_text(name));
   if (command == nullptr) {
@@ -45,7 +41,7 @@ Status run(Options& o, Context& context) {
     return usage_error("found the unknown command '" + name + "'" + did_you_mean(name, names));
   }
   if (o.man) return context.out.write(man_page(*command));
-  if (as_json) return write_json(help_json(*command));
+  if (context.wants_json()) return context.print(help_json(*command));
   return context.out.write(help_text(*command));
 }
 

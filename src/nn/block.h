@@ -33,7 +33,7 @@ struct BlockCtx {
   FlatView grads;           // f32; absent in inference
   ConstTensorView cos_sin;  // f32 [p, e/2, 2]; absent with learned positions
   bool accumulate = false;  // add to the gradients instead of overwriting them; not with parts
-  const GradParts* parts = nullptr;  // of the batch; null: it is one. Then it has at most kHeadRows rows
+  const GradParts* parts = nullptr;  // of the batch, which then has at most kHeadRows rows; null: it is one
   // Called when the last gradient of a group is enqueued (buckets hang here). May be empty.
   std::function<Status(int group)> grad_ready;
 };

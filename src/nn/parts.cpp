@@ -40,7 +40,7 @@ TensorView in_shape_of(const TensorView& like, const TensorView& sums, int64_t b
 int64_t part_sum_elems(const std::vector<Group>& groups) {
   int64_t elems = kSumElems;
   for (const Group& group : groups)
-    for (const Param& param : group.params) elems = std::max(elems, 2 * round_up(param.shape.back(), kAlignElems));
+    for (const Param& param : group.params) elems = std::max(elems, kRowsUnit * param.shape.back());
   return elems;
 }
 
@@ -69,8 +69,8 @@ Status add_pair(Stream& stream, const GradPair& to, const GradPair& from) {
 
 Status weight_gradient(Stream& stream, const GradParts* parts, const WeightGradient& args) {
   if (!parts) return product(stream, args);
-  const int64_t height = args.dweight.dim[0], room = kSumElems / args.dweight.dim[1];
-  const int64_t at_once = room < kRowsUnit ? std::max<int64_t>(1, room) : room / kRowsUnit * kRowsUnit;
+  const int64_t height = args.dweight.dim[0];
+  const int64_t at_once = std::max<int64_t>(1, kSumElems / args.dweight.dim[1] / kRowsUnit) * kRowsUnit;
   for (int64_t row = 0; row < height; row += at_once) {
     const int64_t count = std::min(at_once, height - row);
     const auto run = [&](int64_t begin, int64_t n, const GradPair& out, bool add) {

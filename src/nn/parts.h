@@ -24,7 +24,7 @@ struct GradParts {
   int count() const { return static_cast<int>(begin.size()) - 1; }
 };
 
-// Elements that each of GradParts::sums needs: the longest row or vector, and enough to keep a matmul busy; and the
+// Elements that each of GradParts::sums needs: some of the longest rows, which is more than two vectors; and the
 // bytes of all that `count` parts need besides the gradients themselves.
 int64_t part_sum_elems(const std::vector<Group>& groups);
 int64_t part_bytes(const std::vector<Group>& groups, int count);

@@ -1,10 +1,7 @@
 // A step has the same bits whether its virtual shards come one by one or several in a batch.
 #include <doctest/doctest.h>
 
-#include <cstring>
-
 #include "comm/launch.h"
-#include "layout/tensors.h"
 #include "train/step.h"
 
 using namespace llmops;
